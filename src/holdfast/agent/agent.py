@@ -266,8 +266,8 @@ class Agent:
                 return self.workers.look_at_memory(above_mb)
             case Sweep():
                 self.workers.sweep()
-                for part in self.parts:
-                    part.swept()
+                if self.components.watchdog is not None:
+                    self.components.watchdog.forget_timers()
             case Exit():
                 self.exit, self.leave_at = action, self.host.now() + FAREWELL_S
             case FromCoordinator() | CheckNode() | LookAtWorkers() | KeepStacks():

@@ -6,7 +6,7 @@ A node that shares its job with others is built by `agent.networked`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from holdfast.agent.group.gpu_memory_wait import MemoryWait
 from holdfast.agent.group.machine import Group
@@ -17,6 +17,7 @@ from holdfast.core.config.config import RunConfig
 from holdfast.core.config.fault_tolerance import RestartPolicy
 from holdfast.core.config.option import shared
 from holdfast.core.config.own_options import Growth, Membership, Placement
+from holdfast.core.job.report import JobReport
 from holdfast.core.machine import NEVER
 from holdfast.core.wire.messages import Join
 from holdfast.recovery.findings import Findings, overrides
@@ -33,11 +34,16 @@ NO_PROGRESS_CYCLES = 3  # ft_launcher's default, where a checkpoint iteration fi
 def lone_node(config: RunConfig, host: Host, name: str) -> Node:
     """The machines of a job's only node."""
     addr = config.local_addr or config.master_addr or "127.0.0.1"
-    group = group_of(config, join_of(config, name, addr), hosting=True)
+    server, _ = coordinator(config, host, host.now(), life=new_life())
+    return Node(group_of(config, join_of(config, name, addr), hosting=True), server=server)
+
+
+def coordinator(
+    config: RunConfig, host: Host, now: float, *, life: str = "", ended: Mapping[str, JobReport] | None = None
+) -> tuple[Server, RestartOnFailure]:
+    """A coordinator that knows nothing yet, and its policy. `ended`: the job's runs before. UsageError: wrong --on-finding."""
     policy = policy_of(config, host)
-    return Node(
-        group, server=Server(Rendezvous(rules_of(config), policy, life=new_life(), now=host.now(), now_unix=host.unix()))
-    )
+    return Server(Rendezvous(rules_of(config), policy, life=life, now=now, now_unix=host.unix()), ended=ended), policy
 
 
 def new_life() -> str:

@@ -9,22 +9,20 @@ import os
 import select
 from collections.abc import Callable, Sequence
 
-from holdfast.agent.build import group_of, join_of, new_life, policy_of, rules_of
+from holdfast.agent.build import coordinator, group_of, join_of, new_life
 from holdfast.agent.leader.build import candidate, heir
 from holdfast.agent.logs.receiver import FILES_PER_NODE, LogReceiver, open_receiver
 from holdfast.agent.logs.sender import Upstream
 from holdfast.agent.node import Node
 from holdfast.agent.reporting.final_report import ended_runs
-from holdfast.agent.secrets import job_token, shelter_of
+from holdfast.agent.secrets import job_token
 from holdfast.agent.workers.state_replication import Replicas
 from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import HoldfastError, RendezvousError, UsageError
 from holdfast.core.resolve.infrastructure import Infrastructure, infrastructure, nvlink_domain
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import Join
-from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.member import Member
-from holdfast.rendezvous.server import Server
 from holdfast.runtime.hardware.nvidia import query
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.addresses import is_here, own_address
@@ -32,6 +30,7 @@ from holdfast.runtime.net.codec import LONGEST
 from holdfast.runtime.net.frames import JOB_CHARS, Identity
 from holdfast.runtime.net.net import Network, open_doors
 from holdfast.runtime.process.open_files import make_room
+from holdfast.runtime.secrets import shelter_of
 from holdfast.telemetry.record.state_dir import last_to_go, unfinished_round
 
 TYPE_CHECKING = False
@@ -46,20 +45,20 @@ def assemble(config: RunConfig, host: Host, name: str) -> tuple[Node, Network, S
     """This node's machines, its links, and the store where that elects the coordinator."""
     _check_names(config, name)
     identity = Identity(config.rdzv_id, job_token(config))
-    network = Network(host, identity, (config.rdzv_host, config.rdzv_port), shelter=shelter_of(config))
+    shelter = shelter_of(config.tls_cert, config.tls_key, config.tls_ca)
+    network = Network(host, identity, (config.rdzv_host, config.rdzv_port), shelter=shelter)
     addr = config.local_addr or own_address(config.rdzv_host)
     if config.rdzv_backend == "etcd":
         group = group_of(config, _join(config, name, addr), hosting=False)
-        return candidate(config, host, network, group, rules_of(config), lambda: policy_of(config, host))
+        return candidate(config, host, network, group)
     hosting = _hosts(config, network)
     group = group_of(config, _join(config, name, addr), hosting=hosting)
     if config.rdzv_backend == "embedded" and config.max_nodes > 1:
         known = unfinished_round(config.state_dir, config.rdzv_id, endpoint=config.rdzv_endpoint) if hosting else 0
-        return heir(config, host, network, group, rules_of(config), lambda: policy_of(config, host), known_round=known)
+        return heir(config, host, network, group, known_round=known)
     if hosting:
-        rules, policy = rules_of(config), policy_of(config, host)
-        rendezvous = Rendezvous(rules, policy, life=new_life(), now=host.now(), now_unix=host.unix())
-        return Node(group, server=Server(rendezvous, ended=ended_runs(config))), network, None
+        server, _ = coordinator(config, host, host.now(), life=new_life(), ended=ended_runs(config))
+        return Node(group, server=server), network, None
     endpoint, wait_s = config.rdzv_endpoint, config.join_timeout_s
     member = Member(group.join.node, endpoint=endpoint, join_timeout_s=wait_s, taken=network.taken, now=host.now())
     return Node(group, member=member), network, None

@@ -52,8 +52,8 @@ class Node:
                 return self._to_coordinator(seen, now)
             case Tick():
                 # The group first: what it has to say may be what the coordinator is waiting for.
-                return self._from_group(self.group.observe(seen, now), now) + self._to_coordinator(seen, now)
-        return self._from_group(self.group.observe(seen, now), now)
+                return self._show(seen, now) + self._to_coordinator(seen, now)
+        return self._show(seen, now)
 
     def deadline(self) -> float:
         other = self.server or self.member
@@ -96,6 +96,10 @@ class Node:
         assert self.member is not None
         return self._from_member(self.member.observe(seen, now), now)
 
+    def _show(self, seen: Observation, now: float) -> list[Action]:
+        """Show the group this; what is left to do."""
+        return self._from_group(self.group.observe(seen, now), now)
+
     def _from_group(self, actions: Iterable[Action], now: float) -> list[Action]:
         """What a coordinator here answers reaches the group after all of `actions`, as another node's would: what the group
         does of it comes behind what it had decided before."""
@@ -120,18 +124,12 @@ class Node:
         return sent + self._told(told, now)
 
     def _told(self, messages: Iterable[Message], now: float) -> list[Action]:
-        out: list[Action] = []
-        for message in messages:
-            out += self._from_group(self.group.observe(Told(message=message), now), now)
-        return out
+        return [action for message in messages for action in self._show(Told(message=message), now)]
 
     def _from_member(self, actions: Iterable[Action | Deliver], now: float) -> list[Action]:
         out: list[Action] = []
         for action in actions:
-            if not isinstance(action, Deliver):
-                out.append(action)
-                continue
-            out += self._from_group(self.group.observe(_delivered(action), now), now)
+            out += self._show(_delivered(action), now) if isinstance(action, Deliver) else [action]
         return out
 
 

@@ -46,9 +46,6 @@ class Part:
     def recorded(self, event: Event, at_unix: float) -> None:
         """An event of this node was recorded."""
 
-    def swept(self) -> None:
-        """Nothing of the last round's workers is left."""
-
     def end_turn(self) -> None:
         """The loop has done all that was due."""
 

@@ -1,4 +1,4 @@
-"""Which secrets does an agent hold? The job's token and the supervisor's, and the certificates that encrypt its links.
+"""Which secrets does an agent hold? The job's token and the supervisor's.
 
 Secrets leave the environment when they are read: workers do not inherit them.
 """
@@ -8,10 +8,6 @@ from __future__ import annotations
 from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import UsageError
 from holdfast.runtime import secrets
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.runtime.net.tls import Shelter
 
 
 def job_token(config: RunConfig) -> bytes:
@@ -29,8 +25,3 @@ def supervisor_token(config: RunConfig) -> bytes:
     given = secrets.take_secret(b"HOLDFAST_SUPERVISOR_TOKEN")
     path = config.supervisor_token_file
     return given or b"" if path is None else secrets.secret_in(path, "--supervisor-token-file")
-
-
-def shelter_of(config: RunConfig) -> Shelter | None:
-    """What encrypts this agent's links. None: nothing does."""
-    return secrets.shelter_of(config.tls_cert, config.tls_key, config.tls_ca)

@@ -15,10 +15,11 @@ from holdfast.recovery.suspects import Suspects
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from holdfast.core.job.failure import Failure
     from holdfast.core.job.policy import Health
+    from holdfast.core.wire.messages import Past
     from holdfast.recovery.findings import Findings
 
 INSTANT_S = 5.0
@@ -64,20 +65,11 @@ class RestartOnFailure:
         self.verdict = ""
         """Why somebody who was asked wants no more restarts. Empty: nobody does."""
 
-    def resume(
-        self,
-        *,
-        restart_ages_s: Iterable[float],
-        uncounted: int,
-        fault_ages_s: Mapping[str, Sequence[float]],
-        reached: int | None,
-        idle_restarts: int,
-        now: float,
-    ) -> None:
+    def resume(self, past: Past, *, uncounted: int, now: float) -> None:
         """Take over from a predecessor. `uncounted`: restarts that it did not know of."""
-        self.budget.resume(restart_ages_s, uncounted=uncounted, now=now)
-        self.suspects.resume(fault_ages_s, now)
-        self.progress.resume(reached, idle_restarts)
+        self.budget.resume(past.restart_ages_s, uncounted=uncounted, now=now)
+        self.suspects.resume(past.fault_ages_s, now)
+        self.progress.resume(past.reached, past.idle_restarts)
 
     def heed(self, verdict: str) -> None:
         """From now on no restart comes; the first such verdict counts."""

@@ -6,11 +6,12 @@ import importlib.util
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
+from functools import partial
 from typing import Protocol
 
+from holdfast.agent.build import coordinator, new_life
 from holdfast.agent.group.machine import Group
-from holdfast.agent.leader.elected_node import Found
 from holdfast.agent.leader.peer_elected_node import PeerElectedNode
 from holdfast.agent.leader.store_elected_node import StoreElectedNode
 from holdfast.agent.reporting.final_report import ended_runs
@@ -18,16 +19,11 @@ from holdfast.core.config.config import RunConfig
 from holdfast.core.config.grammar import shown_endpoint
 from holdfast.core.config.own_options import KUBERNETES, SCHEDULERS, SLURM, OnSplit
 from holdfast.core.errors import RendezvousError, UsageError
-from holdfast.core.job.report import JobReport
 from holdfast.core.machine import Action, Observation
-from holdfast.recovery.policy import RestartOnFailure
-from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.election.store_election import STORE_FAILOVER_S, Election
 from holdfast.rendezvous.election.succession import Succession
 from holdfast.rendezvous.election.succession_state import Setup
 from holdfast.rendezvous.member import Member
-from holdfast.rendezvous.rules import Rules
-from holdfast.rendezvous.server import Server
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.net import Network
 from holdfast.runtime.net.ports import hold_port
@@ -49,9 +45,7 @@ class Store(Protocol):
         """Do these last things, in bounded time, and end."""
 
 
-def candidate(
-    config: RunConfig, host: Host, network: Network, group: Group, rules: Rules, policy: Callable[[], RestartOnFailure]
-) -> tuple[StoreElectedNode, Network, Store]:
+def candidate(config: RunConfig, host: Host, network: Network, group: Group) -> tuple[StoreElectedNode, Network, Store]:
     """A node that listens at its own address, and campaigns."""
     store = f"etcd at {config.rdzv_endpoint}"
     store_hands = open_etcd(config, host)
@@ -60,7 +54,7 @@ def candidate(
     election = Election(
         endpoint,
         store=store,
-        fresh_life=os.urandom(8).hex(),
+        fresh_life=new_life(),
         ttl_s=float(math.ceil(config.lease_s + STORE_FAILOVER_S)),  # etcd counts in whole seconds
         now=now,
     )
@@ -74,18 +68,12 @@ def candidate(
         hint="does etcd answer there, and are the other nodes' ports open to this node?",
         now=now,
     )
-    return StoreElectedNode(group, member, election, _founder(rules, policy, host, ended_runs(config))), network, store_hands
+    ended = ended_runs(config)
+    return StoreElectedNode(group, member, election, partial(coordinator, config, host, ended=ended)), network, store_hands
 
 
 def heir(
-    config: RunConfig,
-    host: Host,
-    network: Network,
-    group: Group,
-    rules: Rules,
-    policy: Callable[[], RestartOnFailure],
-    *,
-    known_round: int,
+    config: RunConfig, host: Host, network: Network, group: Group, *, known_round: int
 ) -> tuple[PeerElectedNode, Network, Store | None]:
     """A node that may succeed the coordinator: it listens at its own address, unless it serves the job's endpoint already.
     `known_round`: the last round of an agent of this job that was on this host before us, and has not seen its end; 0: none."""
@@ -105,21 +93,11 @@ def heir(
         known_round=known_round,
         ended=ended,
     )
-    succession = Succession(setup, founder=group.state.hosting, fresh_life=os.urandom(8).hex())
+    succession = Succession(setup, founder=group.state.hosting, fresh_life=new_life())
     wait_s = config.join_timeout_s
     member = Member(group.join.node, endpoint=config.rdzv_endpoint, join_timeout_s=wait_s, taken=taken, now=now)
-    found = _founder(rules, policy, host, ended)
-    return PeerElectedNode(group, member, succession, found, patience_s=config.join_timeout_s), network, witness
-
-
-def _founder(
-    rules: Rules, policy: Callable[[], RestartOnFailure], host: Host, ended: Mapping[str, JobReport]
-) -> Found:
-    def found(now: float) -> tuple[Server, RestartOnFailure]:
-        fresh = policy()
-        return Server(Rendezvous(rules, fresh, now=now, now_unix=host.unix()), ended=ended), fresh
-
-    return found
+    found = partial(coordinator, config, host, ended=ended)
+    return PeerElectedNode(group, member, succession, found, patience_s=wait_s), network, witness
 
 
 def _listen_if_possible(config: RunConfig, network: Network, addr: str, host: Host) -> str:

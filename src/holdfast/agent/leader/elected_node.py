@@ -85,7 +85,7 @@ class ElectedNode(Node):
         out += self._from_member(self.member.observe(seen, now), now)
         broke = isinstance(seen, LinkDown) and seen.link == self.member.link
         if self.member.up != was_up or broke:
-            out += self._from_election(self.election.observe(MemberLink(up=self.member.up), now), now)
+            out += self._elect(MemberLink(up=self.member.up), now)
         return out
 
     def _from_group(self, actions: Iterable[Action], now: float) -> list[Action]:
@@ -99,6 +99,10 @@ class ElectedNode(Node):
 
     # --- the election ---------------------------------------------------------------------------------------------------
 
+    def _elect(self, seen: Observation, now: float) -> list[Action]:
+        """Show the election this; what is left to do."""
+        return self._from_election(self.election.observe(seen, now), now)
+
     def _from_election(self, actions: Iterable[Action], now: float) -> list[Action]:
         out: list[Action] = []
         for action in actions:
@@ -110,7 +114,7 @@ class ElectedNode(Node):
                 case Follow(endpoint=endpoint):
                     out += [*self._found_at(endpoint), *self._follow(endpoint, now)]
                 case GiveUp(reason=reason, hint=hint):
-                    out += self._from_group(self.group.observe(Told(message=Refused(reason=reason, hint=hint)), now), now)
+                    out += self._show(Told(message=Refused(reason=reason, hint=hint)), now)
                 case _:
                     out.append(action)
         return out
@@ -122,27 +126,20 @@ class ElectedNode(Node):
         self.server, self.policy = self.found(now)
         # Where the store lost what it knew, our own memory is better than none.
         mine = self.group.assigned
-        number, restarts = (mine.round, mine.restart_count) if mine else (0, 0)
-        self.policy.resume(
-            restart_ages_s=past.restart_ages_s,
-            uncounted=restarts - past.restarts,
-            fault_ages_s=past.fault_ages_s,
-            reached=past.reached,
-            idle_restarts=past.idle_restarts,
-            now=now,
-        )
+        number, restarts, longest_s = (mine.round, mine.restart_count, mine.longest_s) if mine else (0, 0, {})
         forgotten = mine.group_world_size if mine is not None and mine.round > past.round else 0
         known = max(number, self.group.join.known_round)
         fence_s = self.server.rendezvous.rules.lease_s + FENCE_S if known > max(number, past.round) else 0.0
-        taken = replace(
+        both = replace(
             past,
             round=max(past.round, known),
             restarts=max(past.restarts, restarts),
             members=max(past.members, forgotten),
             fence_s=max(past.fence_s, fence_s),
-            longest_s={**past.longest_s, **(mine.longest_s if mine else {})},
+            longest_s={**past.longest_s, **longest_s},
         )
-        self.server.rendezvous.resume(taken, logs_at=self.group.join.logs_at, why=reason, now=now)
+        self.policy.resume(past, uncounted=restarts - past.restarts, now=now)
+        self.server.rendezvous.resume(both, logs_at=self.group.join.logs_at, why=reason, now=now)
         self.kept = past
         self.leader = self.election.endpoint
         self.noted = past.round, past.restarts, past.report is not None, *(one.name for one in past.excluded)

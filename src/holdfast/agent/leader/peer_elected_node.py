@@ -33,10 +33,10 @@ from holdfast.core.machine import NEVER, Action, Observation, Record, Signalled,
 from holdfast.core.value import replace
 from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.wire.messages import Finish, Join, Leads, Leave, Message, Past, Renew, Renewed, Seek, Stopped, Vote
+from holdfast.rendezvous.coordinator.job import Phase
 from holdfast.rendezvous.coordinator.member_messages import renewed
 from holdfast.rendezvous.coordinator.membership import Seat
 from holdfast.rendezvous.election.leader_lease import LOOK_S
-from holdfast.rendezvous.election.messages import Reported
 from holdfast.rendezvous.election.roster import elector_of
 from holdfast.rendezvous.election.seeking import OF_HALF
 from holdfast.rendezvous.election.succession import Succession
@@ -84,21 +84,22 @@ class PeerElectedNode(ElectedNode):
             if answer is not None:
                 return [answer]
         # The succession first: whoever slept through the end of its mandate must not say another word as the leader.
-        out = self._from_election(self.election.observe(TICK, now), now)
+        out = self._elect(TICK, now)
         self._hold_rounds(now)
         match seen:
             case Signalled() if self._goes_alone(seen):
                 why = "its node is excluded, and the agent was told to go; the others choose another coordinator"
-                return out + self._make_way(why, now) + self.group.observe(MadeWay(reason=why), now)
+                return out + self._elect(AgentLeaves(reason=why), now) + self.group.observe(MadeWay(reason=why), now)
             case Unguarded() if self._others_can_go_on and not self.group.state.leaving:
-                out += self._make_way("its guardian was killed; the others choose another coordinator", now)
+                why = "its guardian was killed; the others choose another coordinator"
+                out += self._elect(AgentLeaves(reason=why), now)
             case Arrived() | LinkUp() | LinkDown():
                 return out + self._over_a_link(seen, now)
             case Claimed():
-                return out + self._from_election(self.election.observe(seen, now), now)
+                return out + self._elect(seen, now)
             case Tick():
-                return out + self._from_group(self.group.observe(seen, now), now) + self._over_a_link(seen, now)
-        return out + self._from_group(self.group.observe(seen, now), now)
+                return out + self._show(seen, now) + self._over_a_link(seen, now)
+        return out + self._show(seen, now)
 
     def _answer(self, link: int, renew: Renew, now: float) -> Transmit | None:
         """To a member's `Renew`, while all is well and nothing is due: what the long way would say too. None: go that way."""
@@ -122,13 +123,13 @@ class PeerElectedNode(ElectedNode):
         rendezvous = self._rendezvous
         if rendezvous is None or seen.signum != SIGTERM or self.group.has_workers or not self._others_can_go_on:
             return False
-        return rendezvous.phase == "running" and bool(rendezvous.excluded.why(self.group.join.name))
+        return rendezvous.phase is Phase.RUNNING and bool(rendezvous.excluded.why(self.group.join.name))
 
     @property
     def _others_can_go_on(self) -> bool:
         """The coordinator is here, its job has not ended, and the others could choose another without this node."""
         rendezvous = self._rendezvous
-        return rendezvous is not None and rendezvous.phase in ("running", "gathering") and self._is_succeeded
+        return rendezvous is not None and rendezvous.phase in (Phase.RUNNING, Phase.GATHERING) and self._is_succeeded
 
     @property
     def _is_succeeded(self) -> bool:
@@ -136,18 +137,11 @@ class PeerElectedNode(ElectedNode):
         roster = self.election.roster
         return roster is not None and (roster.largest.size > 2 or roster.largest.witness or self.election.state.setup.goes_on)
 
-    def _make_way(self, why: str, now: float) -> list[Action]:
-        """As if we had died: for the others that is nothing new."""
-        return self._report(AgentLeaves(reason=why), now)
-
-    def _report(self, seen: Reported, now: float) -> list[Action]:
-        return self._from_election(self.election.observe(seen, now), now)
-
     def _hold_rounds(self, now: float) -> None:
         """No round forms whose leases the mandate does not cover: those who are lost may be about to choose another
         coordinator, and its rounds go on from the same number."""
         mandate, server = self.election.mandate, self.server
-        if mandate is None or server is None or server.rendezvous.phase != "gathering":
+        if mandate is None or server is None or server.rendezvous.phase is not Phase.GATHERING:
             return
         covered = now + self.election.state.setup.lease_s
         if mandate.ends(now, at_least=covered) < covered:
@@ -164,7 +158,7 @@ class PeerElectedNode(ElectedNode):
                 self.guests.add(link)
             case LinkDown(link=link):
                 self.guests.discard(link)
-        out = [] if isinstance(seen, Tick) else self._from_election(self.election.observe(seen, now), now)
+        out = [] if isinstance(seen, Tick) else self._elect(seen, now)
         return out + super()._over_a_link(seen, now)
 
     def _for_the_succession(self, link: int, message: Message, now: float) -> list[Action] | None:
@@ -173,15 +167,15 @@ class PeerElectedNode(ElectedNode):
             return self._from_the_leader(message, now)
         if isinstance(message, Finish) and self.election.state.dial.uses(link):
             self.member.close()  # whoever we sought knows how our run has ended
-            return [*self._report(RunIsOver(), now), *self._from_member([Deliver(message=message)], now)]
+            return [*self._elect(RunIsOver(), now), *self._from_member([Deliver(message=message)], now)]
         if link not in self.guests or isinstance(message, (Seek, Vote)):
-            out: list[Action] = self._from_election(self.election.observe(Arrived(link=link, message=message), now), now)
+            out: list[Action] = self._elect(Arrived(link=link, message=message), now)
             self._heed_the_roster()
             return out
         out = []
         if self.election.state.role is Role.FOUNDING and isinstance(message, (Join, Renew)):
             life = message.life if isinstance(message, Join) else ""
-            out = self._report(Knocked(roster=message.roster, life=life), now)
+            out = self._elect(Knocked(roster=message.roster, life=life), now)
         if self.server is None:
             return [*out, *self.election.state.says_who_leads(link), HangUp(link=link)]
         self._counted(message, now)
@@ -190,9 +184,9 @@ class PeerElectedNode(ElectedNode):
     def _from_the_leader(self, message: Message, now: float) -> list[Action] | None:
         match message:
             case Leads():
-                return self._report(LeaderNamed(leads=message), now)
+                return self._elect(LeaderNamed(leads=message), now)
             case Renewed(mark=mark, roster=roster):
-                out = self._report(LeaseRenewed(roster=roster), now)
+                out = self._elect(LeaseRenewed(roster=roster), now)
                 self.member.bring_back(mark)
                 if roster is not None and len(roster.electorates) > 1:
                     self.member.renew_soon(now)  # the older electorate has a say until half of it have told that they hold this
@@ -222,9 +216,9 @@ class PeerElectedNode(ElectedNode):
         life = self.group.join.life
         out = [self._stamped(action) for action in super()._from_member(actions, now)]
         if self.member.is_spare != self.election.state.is_spare:
-            out += self._report(SpareOrNot(is_spare=self.member.is_spare), now)
+            out += self._elect(SpareOrNot(is_spare=self.member.is_spare), now)
         if self.group.join.life != life:
-            out += self._report(TakenIn(life=self.group.join.life), now)
+            out += self._elect(TakenIn(life=self.group.join.life), now)
             self._heed_the_roster()
         return out
 

@@ -14,6 +14,7 @@ from holdfast.agent.leader.elected_node import ElectedNode, Found
 from holdfast.core.machine import Action, Observation, Say, Tick
 from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.wire.messages import Assigned, Past, Stop
+from holdfast.rendezvous.coordinator.job import Phase as JobPhase
 from holdfast.rendezvous.election.store_election import Election, PastChanged, Persisted, Ranked, StoreSeen, StoreTrouble
 from holdfast.rendezvous.member import Member
 
@@ -30,7 +31,7 @@ class StoreElectedNode(ElectedNode):
         self.held: list[Transmit] = []  # Word of a round that the store does not have yet.
 
     def begin(self, now: float) -> list[Action]:
-        return self._from_election(self.election.observe(Tick(), now), now) + self._from_group(self.group.begin(now), now)
+        return self._elect(Tick(), now) + self._from_group(self.group.begin(now), now)
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
         if self.member.lease_ends is not None:
@@ -39,21 +40,22 @@ class StoreElectedNode(ElectedNode):
         # The election first: whoever slept through the end of its lease must not say another word as the leader.
         if isinstance(seen, StoreSeen):
             return self._store_said(seen, now)
-        out = self._from_election(self.election.observe(Tick(), now), now)
+        out = self._elect(Tick(), now)
         match seen:
             case LinkUp(link=link, ours=False) if self.server is None:
                 return [*out, HangUp(link=link)]
             case LinkUp() | LinkDown() | Arrived():
                 return out + self._over_a_link(seen, now)
             case Tick():
-                return out + self._from_group(self.group.observe(seen, now), now) + self._over_a_link(seen, now)
-        return out + self._from_group(self.group.observe(seen, now), now)
+                return out + self._show(seen, now) + self._over_a_link(seen, now)
+        return out + self._show(seen, now)
 
     @property
     def done(self) -> bool:
         """A leader stays until everybody knows how the job ended; one that leaves before that is not needed."""
         rendezvous = self._rendezvous
-        return self.group.phase is Phase.ENDED and (rendezvous is None or rendezvous.phase != "ended" or self._everyone_knows)
+        leads_on = rendezvous is not None and rendezvous.phase is JobPhase.ENDED and not self._everyone_knows
+        return self.group.phase is Phase.ENDED and not leads_on
 
     def will(self, now: float) -> list[Action]:
         """See `Node.will`: a leader lets others lead, and tells them where the job stands."""
@@ -89,12 +91,12 @@ class StoreElectedNode(ElectedNode):
         if noted == self.noted and not fewer:
             return []
         self.noted, past = noted, self._past(now)
-        return self._from_election(self.election.observe(PastChanged(past=past), now), now)
+        return self._elect(PastChanged(past=past), now)
 
     def _store_said(self, seen: StoreSeen, now: float) -> list[Action]:
         if isinstance(seen, StoreTrouble):
             self.member.troubled(seen.reason)
-        out = self._from_election(self.election.observe(seen, now), now)
+        out = self._elect(seen, now)
         if isinstance(seen, Persisted) and self.server is not None and seen.term == self.election.term:
             self.kept = seen.past
             out += [told for told in self.held if self._round_of(told) <= self.kept.round]

@@ -16,7 +16,6 @@ from holdfast.agent.control.requests import Desk
 from holdfast.agent.group.state import Phase
 from holdfast.agent.part import Part
 from holdfast.agent.reporting.supervisor_uplink import Obey, Uplink
-from holdfast.agent.secrets import shelter_of
 from holdfast.agent.surroundings import Surroundings
 from holdfast.core.job.events import Event, FailureSeen, HealthChanged, JobEnded
 from holdfast.core.job.failure import Cause, describe
@@ -28,6 +27,7 @@ from holdfast.health.verdict import UNFIT
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.frames import Identity
 from holdfast.runtime.net.net import Network
+from holdfast.runtime.secrets import shelter_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ class Supervised(Part):
         self.rendezvous, self.progress, self.say = around.rendezvous, progress, around.telling.say
         self.inner = Host(host.complain)
         identity = Identity(FLEET, secret)
-        self.network = Network(self.inner, identity, ("", 0), shelter=shelter_of(config), family=FleetMessage)
+        shelter = shelter_of(config.tls_cert, config.tls_key, config.tls_ca)
+        self.network = Network(self.inner, identity, ("", 0), shelter=shelter, family=FleetMessage)
         self.reporter = self.group.join.node
         haste = 0.5 + os.urandom(1)[0] / 512
         self.uplink = Uplink(self.reporter, *config.supervisors, now=host.now(), haste=haste)

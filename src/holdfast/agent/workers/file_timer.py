@@ -102,7 +102,7 @@ class Watchdog(Part):
                 continue  # a worker can write anything here: such a line sets no timer, and touches no other
         return []
 
-    def swept(self) -> None:
+    def forget_timers(self) -> None:
         """The workers that set timers are gone."""
         self.timers.forget_all()
 
