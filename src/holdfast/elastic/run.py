@@ -34,6 +34,11 @@ logger = get_logger(__name__)
 
 DEFAULT_MASTER_PORT = 29500
 NO_RUN_ID = "none"  # Default of `--rdzv-id`. torchrun's.
+_TAKEN_OVER = (
+    "role rdzv_backend max_restarts monitor_interval start_method local_addr event_log_handler signals_to_handle "
+    "duplicate_stdout_filters duplicate_stderr_filters virtual_local_rank"
+).split()
+"""Flags that are fields of LaunchConfig as they are."""
 _OMP_WARNING = (
     "\n*****************************************\n"
     "OMP_NUM_THREADS is not set: each of the %s workers gets %s thread, so that together they do not overload this host. "
@@ -172,23 +177,13 @@ def config_from_args(args: Namespace) -> tuple[LaunchConfig, Callable[..., Any] 
         max_nodes=max_nodes,
         nproc_per_node=nproc_per_node,
         run_id=args.rdzv_id,
-        role=args.role,
         rdzv_endpoint=get_rdzv_endpoint(args),
-        rdzv_backend=args.rdzv_backend,
         rdzv_configs=rdzv_configs,
-        max_restarts=args.max_restarts,
-        monitor_interval=args.monitor_interval,
-        start_method=args.start_method,
         log_line_prefix_template=os.getenv("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
-        local_addr=args.local_addr,
         logs_specs=_logs_specs(args),
-        event_log_handler=args.event_log_handler,
-        signals_to_handle=args.signals_to_handle,
-        duplicate_stdout_filters=args.duplicate_stdout_filters,
-        duplicate_stderr_filters=args.duplicate_stderr_filters,
-        virtual_local_rank=args.virtual_local_rank,
         shutdown_timeout=shutdown_timeout,
         numa_options=_numa_options(getattr(args, "numa_binding", None)),
+        **{name: getattr(args, name) for name in _TAKEN_OVER},
     )
     return config, *command_of(args, os.getenv("PYTHON_EXEC", sys.executable))
 

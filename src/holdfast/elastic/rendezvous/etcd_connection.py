@@ -6,7 +6,6 @@ Keys and values here are plain text and bytes; base64, which etcd's JSON gateway
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,8 +20,6 @@ from .utils import parse_rendezvous_endpoint
 
 DEFAULT_PORT = 2379  # etcd's own, for clients
 AT_ONCE = 100  # operations in one transaction; etcd allows 128 by default
-NAMES = {"ssl_cert": "cert", "ssl_cert_key": "key", "ca_cert": "cacert"}
-"""Names of torch's `etcd-v2` backend → those of its `etcd`."""
 
 _credentials: dict[str, str] = {}
 """From the environment. They are not left to the workers, but a second handler of this process finds them."""
@@ -35,12 +32,11 @@ def client_for(endpoints: str, conf: Mapping[str, Any]) -> Any:
     protocol = str(conf.get("protocol", "http")).strip().lower()
     if protocol not in ("http", "https"):
         raise ValueError("The protocol must be HTTP or HTTPS.")
-    told = {NAMES.get(key, key): str(value) for key, value in conf.items() if value is not None}
+    module = import_module("holdfast.integrations.etcd.client")
+    _credentials.update({key: word for key, word in module.access({}, "").items() if word})
+    told = _credentials | {key: str(value) for key, value in conf.items() if value is not None} | {"protocol": protocol}
     members = [parse_rendezvous_endpoint(each, DEFAULT_PORT) for each in endpoints.split(",")]
-    for key, variable in (("user", "HOLDFAST_ETCD_USER"), ("password", "HOLDFAST_ETCD_PASSWORD")):
-        if variable in os.environ:
-            _credentials[key] = os.environ.pop(variable)
-    return import_module("holdfast.integrations.etcd.client").Client(members, _credentials | told | {"protocol": protocol})
+    return module.Client(members, module.access(told, "rendezvous settings:"))
 
 
 def connect(params: RendezvousParameters) -> Any:
@@ -80,12 +76,9 @@ def read(client: Any, keys: Sequence[str]) -> tuple[dict[str, tuple[bytes, int]]
     revision = 0
     for begin in range(0, len(keys), AT_ONCE):
         some = keys[begin : begin + AT_ONCE]
-        asked = [{"request_range": {"key": text(key)}} for key in some]
-        answer = client.ask("/kv/txn", {"compare": [], "success": asked, "failure": []})
-        revision = revision or int(answer["header"]["revision"])
-        for key, part in zip(some, answer["responses"]):
-            for kv in part["response_range"].get("kvs", ()):
-                found[key] = plain(kv.get("value", "")), int(kv["mod_revision"])
+        kvs, seen = client.look(*map(text, some))
+        revision = revision or seen
+        found |= {key: (plain(kv.get("value", "")), int(kv["mod_revision"])) for key, kv in zip(some, kvs) if kv is not None}
     return found, revision
 
 
@@ -98,8 +91,7 @@ def write(client: Any, pairs: Iterable[tuple[str, bytes]], lease: str, *, unchan
         some = wanted[begin : begin + AT_ONCE]
         puts = [{"request_put": {"key": text(key), "value": text(value), "lease": lease}} for key, value in some]
         condition = {"key": text(some[0][0]), "target": "MOD", "mod_revision": str(unchanged), "result": "EQUAL"}
-        compare = [] if unchanged is None else [condition]
-        answer = client.ask("/kv/txn", {"compare": compare, "success": puts, "failure": []})
+        answer = client.transact([] if unchanged is None else [condition], puts)
         if not answer.get("succeeded"):
             return 0
         revision = int(answer["header"]["revision"])
@@ -118,10 +110,10 @@ class Lease:
         """Its id, good for some time. `anew`: whatever we believed, renew it now."""
         now = time.monotonic()
         if anew or now > self.renewed_at + self.ttl_s / 10:
-            if not self._renewed():
+            if not self.client.renew(self.id):
                 with suppress(Exception):  # another client was faster
                     self.client.ask("/lease/grant", {"TTL": self.ttl_s, "ID": self.id})
-                if not self._renewed():
+                if not self.client.renew(self.id):
                     raise RendezvousConnectionError("etcd gives no lease")
             self.renewed_at = now
         return self.id
@@ -129,6 +121,3 @@ class Lease:
     def doubt(self) -> None:
         """Etcd may have lost it: renew it before the next use."""
         self.renewed_at = float("-inf")
-
-    def _renewed(self) -> bool:
-        return int(self.client.ask("/lease/keepalive", {"ID": self.id}).get("result", {}).get("TTL", 0)) > 0
