@@ -83,14 +83,14 @@ def test_a_closed_rendezvous_stays_closed() -> None:
 
 
 def test_a_state_is_read_as_it_was_written() -> None:
-    state = shared.wait_for_seat(shared.wait_for_round(formed(A), B), ME)
+    state = shared.placed(shared.placed(formed(A), B, Place.WAITING), ME, Place.SPARE)
     assert shared.decode(shared.encode(state)) == state
 
 
 def test_the_state_of_a_thousand_nodes_is_small() -> None:
     state = Shared()
     for number in range(1000):
-        state = shared.wait_for_round(state, Node(f"node{number}.some.long.domain.example.com", 40_000, 0))
+        state = shared.placed(state, Node(f"node{number}.some.long.domain.example.com", 40_000, 0), Place.WAITING)
     assert len(shared.encode(state)) <= 120 * 1024
 
 
@@ -159,7 +159,7 @@ def what(taken: Step) -> str:
 
 DUE, FRESH = SEEN_AT + INTERVAL_S, SEEN_AT + INTERVAL_S - 1
 LATE, TOO_LATE = DEADLINE + 1, DEADLINE + 6
-WAITS, SPARE = shared.wait_for_round(formed(A), ME), shared.wait_for_seat(formed(A, B), ME)
+WAITS, SPARE = shared.placed(formed(A), ME, Place.WAITING), shared.placed(formed(A, B), ME, Place.SPARE)
 STEPS: list[tuple[Wish, Shared, float, dict[str, int], str]] = [
     (Wish.LEAVE, Shared(), SEEN_AT, {}, "Done"),
     (Wish.LEAVE, formed(ME), SEEN_AT, {}, "left round 0"),
@@ -220,7 +220,7 @@ def test_a_node_is_silent_when_its_heartbeat_has_not_changed_for_a_lease() -> No
 def test_a_node_that_left_and_came_back_is_not_taken_for_silent() -> None:
     state = formed(A, B)
     seen = Sightings().after(state, 0.0)
-    back = shared.wait_for_round(shared.without(state, [B]), B)
+    back = shared.placed(shared.without(state, [B]), B, Place.WAITING)
     assert seen.after(back, 100.0).silent(LEASE_S, 100.0) == [A]
 
 

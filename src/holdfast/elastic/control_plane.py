@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from importlib import import_module
 
 from holdfast.elastic.multiprocessing.errors import record
@@ -15,21 +15,16 @@ from holdfast.elastic.multiprocessing.errors import record
 TORCH_WORKER_SERVER_SOCKET = "TORCH_WORKER_SERVER_SOCKET"
 
 
+@record
 @contextmanager
-def _worker_server(socket_path: str) -> Iterator[None]:
+def worker_main() -> Iterator[None]:
+    """Around a script's main function (`@worker_main()`, or `with`): error record, and the server while the block runs."""
+    socket_path = os.environ.get(TORCH_WORKER_SERVER_SOCKET)
+    if socket_path is None:
+        yield
+        return
     server = import_module("torch._C._distributed_c10d")._WorkerServer(socket_path)
     try:
         yield
     finally:
         server.shutdown()
-
-
-@record
-@contextmanager
-def worker_main() -> Iterator[None]:
-    """Around a script's main function (`@worker_main()`, or `with`): error record, and the server while the block runs."""
-    with ExitStack() as stack:
-        socket_path = os.environ.get(TORCH_WORKER_SERVER_SOCKET)
-        if socket_path is not None:
-            stack.enter_context(_worker_server(socket_path))
-        yield

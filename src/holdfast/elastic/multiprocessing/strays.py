@@ -26,16 +26,14 @@ SLICE_S = 0.5  # longest sleep: Python hears of a signal that comes just before 
 @contextmanager
 def added(variables: Mapping[str, str]) -> Iterator[None]:
     """With `variables` in our own environment meanwhile."""
-    before = {name: os.environ.get(name) for name in variables}
+    before = {name: os.environ[name] for name in variables if name in os.environ}
     os.environ.update(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in variables:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 def living(sessions: Collection[int], mark: str) -> list[int]:

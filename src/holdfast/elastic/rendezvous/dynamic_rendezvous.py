@@ -71,14 +71,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
         A node is dead after `keep_alive_max_attempt` intervals of `keep_alive_interval` seconds without a heartbeat.
         """
-        settings = RendezvousSettings(
-            run_id,
-            min_nodes,
-            max_nodes,
-            timeout or RendezvousTimeout(),
-            keep_alive_interval=timedelta(seconds=keep_alive_interval),
-            keep_alive_max_attempt=keep_alive_max_attempt,
-        )
+        interval = timedelta(seconds=keep_alive_interval)
+        limits = timeout or RendezvousTimeout()
+        settings = RendezvousSettings(run_id, min_nodes, max_nodes, limits, interval, keep_alive_max_attempt)
         node = Node(local_addr or socket.getfqdn(), os.getpid(), next(cls._local_ids))
         return cls(node, settings, backend.name, store, StateHolder(backend, node, settings))
 
@@ -203,22 +198,19 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     def set_closed(self) -> None:
         with self._failures_recorded("set_closed"):
-            self._close()
+            self._fulfil(Wish.CLOSE, self._settings.timeout.close)
 
     def shutdown(self) -> bool:
         """Close the rendezvous for everybody. False: the backend cannot be reached."""
         self._stop_heartbeats()
         with self._failures_recorded("shutdown"):
             try:
-                self._close()
+                self._fulfil(Wish.CLOSE, self._settings.timeout.close)
             except RendezvousError as error:
                 self._warn("shutdown", f"could not close the rendezvous '{self._settings.run_id}'", error)
                 return False
         self._release()
         return True
-
-    def _close(self) -> None:
-        self._fulfil(Wish.CLOSE, self._settings.timeout.close)
 
     # Heartbeats.
 

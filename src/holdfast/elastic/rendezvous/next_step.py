@@ -151,9 +151,9 @@ def _join(at: Situation, deadline: float, now: float) -> Step:
         case _ if now > deadline:
             return _give_up(at, now - deadline)
         case Phase.COMPLETE, Place.WAITING | None if not at.seat_is_free:  # waiting on would call the whole round off again
-            return Write(shared_state.wait_for_seat(at.shared, at.node), "waits for a free seat")
+            return Write(shared_state.placed(at.shared, at.node, Place.SPARE), "waits for a free seat")
         case Phase.COMPLETE, None:
-            waits = shared_state.wait_for_round(at.shared, at.node)
+            waits = shared_state.placed(at.shared, at.node, Place.WAITING)
             return Write(waits, f"waits for round {at.shared.round + 1}")
         case Phase.GATHERING, Place.SEATED if at.last_call_is_over(now):
             return Write(shared_state.complete(at.shared), f"completed round {at.shared.round}")
@@ -181,10 +181,6 @@ def _give_up(at: Situation, late_s: float) -> Step:
 
 def _too_late(at: Situation) -> Fail:
     seated = at.shared.nodes(Place.SEATED)
+    has = f"round {at.shared.round} has {len(seated)} of {at.settings.min_nodes} nodes"
     names = ", ".join(map(str, seated)) or "nobody"
-    return Fail(
-        RendezvousTimeoutError(
-            f"The rendezvous '{at.settings.run_id}' was not done in time: round {at.shared.round} has {len(seated)} "
-            f"of {at.settings.min_nodes} nodes ({names})."
-        )
-    )
+    return Fail(RendezvousTimeoutError(f"The rendezvous '{at.settings.run_id}' was not done in time: {has} ({names})."))

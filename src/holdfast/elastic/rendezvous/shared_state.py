@@ -71,30 +71,27 @@ class Shared:
         return sorted(node for node, member in self.members.items() if member.place is place)
 
 
+def placed(shared: Shared, node: Node, place: Place) -> Shared:
+    """The node is there from now on, and alive."""
+    turn = shared.turn + 1
+    rank = shared.members[node].rank if node in shared.members else -1
+    return replace(shared, turn=turn, members={**shared.members, node: Member(place, turn, rank)})
+
+
 def beat(shared: Shared, node: Node) -> Shared:
-    """The node is alive."""
-    return _placed(shared, node, shared.members[node].place)
+    """The node is alive, where it was."""
+    return placed(shared, node, shared.members[node].place)
 
 
 def take_seat(shared: Shared, node: Node, min_nodes: int, max_nodes: int) -> Shared:
     """The node takes a seat. The one that makes the minimum starts the last call; the last one completes the round."""
-    shared = _placed(shared, node, Place.SEATED)
+    shared = placed(shared, node, Place.SEATED)
     match len(shared.nodes(Place.SEATED)):
         case count if count == max_nodes:
             return complete(shared)
         case count if count == min_nodes:
             return replace(shared, last_call=shared.turn)
     return shared
-
-
-def wait_for_round(shared: Shared, node: Node) -> Shared:
-    """The node asks for a round with it in it."""
-    return _placed(shared, node, Place.WAITING)
-
-
-def wait_for_seat(shared: Shared, node: Node) -> Shared:
-    """All seats are taken: the node waits until one is free."""
-    return _placed(shared, node, Place.SPARE)
 
 
 def without(shared: Shared, gone: Collection[Node]) -> Shared:
@@ -116,12 +113,6 @@ def complete(shared: Shared) -> Shared:
 def close(shared: Shared) -> Shared:
     """The job is over."""
     return replace(shared, phase=Phase.CLOSED)
-
-
-def _placed(shared: Shared, node: Node, place: Place) -> Shared:
-    turn = shared.turn + 1
-    rank = shared.members[node].rank if node in shared.members else -1
-    return replace(shared, turn=turn, members={**shared.members, node: Member(place, turn, rank)})
 
 
 def encode(shared: Shared) -> bytes:

@@ -60,15 +60,8 @@ def create_c10d_store(
 
 def _open(is_server: bool, server_addr: str, port: int, world_size: int, timeout: float, wait_for_workers: bool) -> Any:
     use_libuv = os.environ.get("USE_LIBUV", "1") == "1"
-    logger.info(
-        "TCPStore %s %s:%s for %s members (timeout %s s, libuv %s)",
-        "serving" if is_server else "joining",
-        server_addr,
-        port,
-        world_size,
-        timeout,
-        use_libuv,
-    )
+    where = f"{'serving' if is_server else 'joining'} {server_addr}:{port}"
+    logger.info("TCPStore %s for %s members (timeout %s s, libuv %s)", where, world_size, timeout, use_libuv)
     return import_module("torch.distributed").TCPStore(
         host_name=server_addr,
         port=port,
