@@ -415,7 +415,7 @@ def test_a_signal_just_before_a_long_wait_is_heard_soon(ours, monkeypatch):
     """Python runs no handler until a wait is over, where the signal came just before it."""
     strays, longest, looks = ours("multiprocessing.strays"), [], iter([False, True])
     monkeypatch.setattr(strays, "wait", lambda fds, seconds: longest.append(seconds) or [])
-    assert strays.ends_within(600, os.getpid(), lambda: next(looks))
+    assert strays.Running(os.getpid(), print, lambda: next(looks)).ends_within(600)
     assert longest and max(longest) <= 1
 
 

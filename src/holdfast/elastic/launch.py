@@ -11,8 +11,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from holdfast.core.config.flags import USE_ENV
-from holdfast.core.errors import UsageError
-from holdfast.elastic.run import BadValue, get_args_parser, run
+from holdfast.elastic.run import BadValue, as_program, get_args_parser, run
 
 
 def parse_args(args: Sequence[str] | None) -> Namespace:
@@ -38,8 +37,4 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    sys.exit(as_program(main))

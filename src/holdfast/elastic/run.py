@@ -318,9 +318,10 @@ def main(args: Sequence[str] | None = None) -> None:
     run(parse_args(args))
 
 
-def _as_program() -> int:
+def as_program(command: Callable[[], None]) -> int:
+    """Run it; what was wrong with the user's flags is told without a traceback. Returns the exit code."""
     try:
-        main()
+        command()
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -328,4 +329,4 @@ def _as_program() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_as_program())
+    sys.exit(as_program(main))

@@ -12,7 +12,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
 from holdfast.elastic.multiprocessing.errors import ProcessFailure
 from holdfast.elastic.multiprocessing.logs_specs import LogsSpecs
@@ -181,33 +181,3 @@ def validate_full_rank(d: Mapping[int, Any], nprocs: int, what: str) -> None:
     expected = set(range(nprocs))
     if set(d) != expected:
         raise RuntimeError(f"{what}, local rank mapping mismatch, expected: {expected}, actual: {set(d)}")
-
-
-class Running(NamedTuple):
-    """A worker that runs: how to signal it, and whether it has ended within some seconds."""
-
-    pid: int
-    send: Callable[[signal.Signals], None]
-    ends_within: Callable[[float], bool]
-
-
-def end(running: list[Running], death_sig: signal.Signals, deadline: float, timeout: float) -> None:
-    """Signal these workers; kill those that still run at `deadline` (monotonic). Waits `timeout` seconds for the killed."""
-    for worker in running:
-        logger.warning("Sending process %s closing signal %s", worker.pid, death_sig.name)
-        worker.send(death_sig)
-    for worker in running:
-        worker.ends_within(max(0, deadline - time.monotonic()))
-    for worker in running:
-        if not worker.ends_within(0):
-            message = "Unable to shutdown process %s via %s, forcefully exiting via %s"
-            logger.warning(message, worker.pid, death_sig, signal.SIGKILL)
-            worker.send(signal.SIGKILL)
-    for worker in running:
-        if not worker.ends_within(timeout):
-            logger.error(
-                "process %s is still there %s s after SIGKILL: it sleeps in the kernel (a hung GPU, network card or file "
-                "system), where no signal reaches it; going on without it. This host may need a reboot.",
-                worker.pid,
-                timeout,
-            )

@@ -13,18 +13,11 @@ from functools import partial
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from holdfast.elastic.multiprocessing.context import (
-    SHUTDOWN_TIMEOUT_S,
-    PContext,
-    Running,
-    RunProcsResult,
-    end,
-    validate_full_rank,
-)
+from holdfast.elastic.multiprocessing.context import SHUTDOWN_TIMEOUT_S, PContext, RunProcsResult, validate_full_rank
 from holdfast.elastic.multiprocessing.errors import ProcessFailure
 from holdfast.elastic.multiprocessing.function_worker import ProcessContext, start
 from holdfast.elastic.multiprocessing.logs_specs import LogsSpecs
-from holdfast.elastic.multiprocessing.strays import Strays, added, ends_within, living
+from holdfast.elastic.multiprocessing.strays import Running, Strays, added, end, living
 from holdfast.runtime.process.process import descendants
 
 logger = logging.getLogger(__name__)
@@ -102,7 +95,7 @@ class MultiprocessContext(PContext):
         for rank in range(self.nprocs):
             if rank in self._return_values:
                 continue
-            ended = _has_ended(pc.processes[rank], 0) and pc.processes[rank].exitcode == 0
+            ended = _running(pc.processes[rank]).ends_within(0) and pc.processes[rank].exitcode == 0
             try:
                 if not self._ret_vals[rank].empty():
                     self._return_values[rank] = self._ret_vals[rank].get()
@@ -128,7 +121,7 @@ class MultiprocessContext(PContext):
         if not self._pc:
             return
         deadline = time.monotonic() + timeout
-        running = [_running(process) for process in self._pc.processes if not _has_ended(process, 0)]
+        running = [worker for worker in map(_running, self._pc.processes) if not worker.ends_within(0)]
         with Strays(pid for worker in running for pid in descendants(worker.pid)) as strays:
             end(running, death_sig, deadline, timeout)
             strays.end(deadline)
@@ -139,12 +132,7 @@ class MultiprocessContext(PContext):
 
 def _running(process: BaseProcess) -> Running:
     pid = process.pid or 0
-    return Running(pid, partial(_send, pid), partial(_has_ended, process))
-
-
-def _has_ended(process: BaseProcess, timeout: float) -> bool:
-    """Has it, within `timeout` seconds?"""
-    return ends_within(timeout, process.pid or 0, lambda: not process.is_alive())
+    return Running(pid, partial(_send, pid), lambda: not process.is_alive())
 
 
 def _send(pid: int, signum: int) -> None:

@@ -6,15 +6,14 @@ import logging
 import os
 import signal
 import time
-from functools import partial
 from multiprocessing.connection import wait
 from typing import Any
 
-from holdfast.elastic.multiprocessing.context import SHUTDOWN_TIMEOUT_S, PContext, Running, RunProcsResult, end
+from holdfast.elastic.multiprocessing.context import SHUTDOWN_TIMEOUT_S, PContext, RunProcsResult
 from holdfast.elastic.multiprocessing.errors import ProcessFailure
 from holdfast.elastic.multiprocessing.logs_specs import LogsSpecs
 from holdfast.elastic.multiprocessing.signal_exception import signals_held
-from holdfast.elastic.multiprocessing.strays import Strays, ends_within, living
+from holdfast.elastic.multiprocessing.strays import Running, Strays, end, living
 from holdfast.elastic.multiprocessing.subprocess_handler import SubprocessHandler, get_subprocess_handler
 from holdfast.runtime.process.process import pidfd_open
 
@@ -98,11 +97,11 @@ class SubprocessContext(PContext):
             return
         deadline = time.monotonic() + timeout
         leaders = set(self.pids().values())
-        running = [handler for handler in self.subprocess_handlers.values() if not _has_ended(handler, 0)]
-        groups = {handler.proc.pid for handler in running}
+        running = [worker for worker in map(_running, self.subprocess_handlers.values()) if not worker.ends_within(0)]
+        groups = {worker.pid for worker in running}
         with Strays(pid for pid in living(leaders, self._mark) if _group_of(pid) not in groups) as strays:
             strays.signal(death_sig)
-        end([_running(handler) for handler in running], death_sig, deadline, timeout)
+        end(running, death_sig, deadline, timeout)
         with Strays(pid for pid in living(leaders, self._mark) if pid not in leaders) as left:
             left.end(deadline)
         for pidfd in self._pidfds.values():
@@ -132,9 +131,4 @@ def _group_of(pid: int) -> int:
 
 
 def _running(handler: SubprocessHandler) -> Running:
-    return Running(handler.proc.pid, handler.close, partial(_has_ended, handler))
-
-
-def _has_ended(handler: SubprocessHandler, timeout: float) -> bool:
-    """Has it ended within `timeout` seconds?"""
-    return ends_within(timeout, handler.proc.pid, lambda: handler.proc.poll() is not None)
+    return Running(handler.proc.pid, handler.close, lambda: handler.proc.poll() is not None)

@@ -5,16 +5,20 @@ A worker's processes are known by its session, or by a mark in the environment t
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import wait
+from typing import NamedTuple
 
 from holdfast.elastic.multiprocessing.signal_exception import signals_held
 from holdfast.elastic.utils.process_state import is_alive
 from holdfast.runtime.process.process import pidfd_open
+
+logger = logging.getLogger(__name__)
 
 MARK = "HOLDFAST_WORKER_GROUP"
 """Variable in every worker's environment: a word for its own start of a group, after those of the groups around it."""
@@ -52,24 +56,50 @@ def _is_one(pid: int, sessions: Collection[int], mark: bytes) -> bool:
     return is_alive(pid)
 
 
-def ends_within(timeout: float, pid: int, has_ended: Callable[[], bool]) -> bool:
-    """Wait up to `timeout` seconds for a process that we have started; `has_ended()` tells whether it has, and buries it."""
-    deadline, pidfd = time.monotonic() + timeout, pidfd_open(pid)
-    try:
-        while True:
-            with signals_held():
-                if has_ended():
-                    return True
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                return False
-            if pidfd is None:
-                time.sleep(min(LOOK_S, left_s))
-            elif wait([pidfd], min(SLICE_S, left_s)):
-                time.sleep(LOOK_S / 10)  # a fork server buries it a moment later
-    finally:
-        if pidfd is not None:
-            os.close(pidfd)
+class Running(NamedTuple):
+    """A process that we have started: its pid, how to signal it, and what tells whether it has ended, and then buries it."""
+
+    pid: int
+    send: Callable[[signal.Signals], object]
+    has_ended: Callable[[], bool]
+
+    def ends_within(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds for its end."""
+        deadline, pidfd = time.monotonic() + timeout, pidfd_open(self.pid)
+        try:
+            while True:
+                with signals_held():
+                    if self.has_ended():
+                        return True
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    return False
+                if pidfd is None:
+                    time.sleep(min(LOOK_S, left_s))
+                elif wait([pidfd], min(SLICE_S, left_s)):
+                    time.sleep(LOOK_S / 10)  # a fork server buries it a moment later
+        finally:
+            if pidfd is not None:
+                os.close(pidfd)
+
+
+def end(running: list[Running], death_sig: signal.Signals, deadline: float, timeout: float) -> None:
+    """Signal these workers; kill those that still run at `deadline` (monotonic). Waits `timeout` seconds for the killed."""
+    for worker in running:
+        logger.warning("Sending process %s closing signal %s", worker.pid, death_sig.name)
+        worker.send(death_sig)
+    for worker in running:
+        worker.ends_within(max(0, deadline - time.monotonic()))
+    for worker in running:
+        if not worker.ends_within(0):
+            message = "Unable to shutdown process %s via %s, forcefully exiting via %s"
+            logger.warning(message, worker.pid, death_sig, signal.SIGKILL)
+            worker.send(signal.SIGKILL)
+    for worker in running:
+        if not worker.ends_within(timeout):
+            why = "it sleeps in the kernel (a hung GPU, network card or file system), where no signal reaches it"
+            message = "process %s is still there %s s after SIGKILL: %s; going on without it. This host may need a reboot."
+            logger.error(message, worker.pid, timeout, why)
 
 
 class Strays:
