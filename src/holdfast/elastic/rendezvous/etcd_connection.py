@@ -114,7 +114,7 @@ class Lease:
                 with suppress(Exception):  # another client was faster
                     self.client.ask("/lease/grant", {"TTL": self.ttl_s, "ID": self.id})
                 if not self.client.renew(self.id):
-                    raise RendezvousConnectionError("etcd gives no lease")
+                    raise RendezvousConnectionError("etcd grants no lease")
             self.renewed_at = now
         return self.id
 

@@ -34,13 +34,10 @@ class Peers:
 
     def announce(self, host: str, exit_codes: dict[int, int]) -> None:
         """This node has failed for good; `exit_codes` by global rank. Only the round's first such node is remembered."""
-        if self._store is None:
-            return
         said = json.dumps({"group_rank": self._group_rank, "host": host, "exit_codes": exit_codes})
-        try:
-            self._store.compare_set(FAILED_KEY, "", said)
-        except Exception:  # we are failing already: that is what must be reported
-            self._store = None
+        if self._store is not None:
+            with suppress(Exception):  # we are failing already: that is what must be reported
+                self._store.compare_set(FAILED_KEY, "", said)
 
     def announce_restart(self) -> None:
         """This node's workers have failed, and it leaves the round for the next one."""
@@ -50,27 +47,27 @@ class Peers:
 
     def restarting(self) -> bool:
         """Whether another node has left this round for the next one. Asks the store every time."""
-        if self._store is None:
-            return False
-        with suppress(Exception):
-            return bool(self._store.check([RESTARTING_KEY]))
-        return False
+        return self._read(RESTARTING_KEY) is not None
 
     def news(self) -> str | None:
         """Who has failed, in words, when that is new. Looks at most once in `LOOK_EVERY_S` seconds."""
         now = time.monotonic()
-        if self._store is None or self._known or now < self._looked_at + LOOK_EVERY_S:
+        if self._known or now < self._looked_at + LOOK_EVERY_S:
             return None
         self._looked_at = now
-        try:
-            said = json.loads(self._store.get(FAILED_KEY)) if self._store.check([FAILED_KEY]) else None
-        except Exception:  # the store's host may be the one that is gone
-            return None
+        data = self._read(FAILED_KEY)
+        said = None if data is None else json.loads(data)
         if said is None or said["group_rank"] == self._group_rank:
             return None
         self._known = True
         ranks = ", ".join(f"rank {rank} exit code {code}" for rank, code in said["exit_codes"].items())
         return f"node {said['group_rank']} ({said['host']}) has failed for good{': ' if ranks else ''}{ranks}"
+
+    def _read(self, key: str) -> bytes | None:
+        try:
+            return self._store.get(key) if self._store is not None and self._store.check([key]) else None
+        except Exception:  # the store's host may be the one that is gone
+            return None
 
 
 def fail_fast() -> bool:
