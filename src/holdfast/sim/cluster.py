@@ -237,8 +237,9 @@ class Cluster(Scene):
 
     def power_on(self, place: str) -> None:
         """Its kernel answers again (that there is nobody)."""
-        self._happens(place, "host is back")
-        self.agents[place].links.regain_power()
+        if (agent := self.agents.get(place)) is not None:
+            self._happens(place, "host is back")
+            agent.links.regain_power()
 
     def pause(self, place: str) -> None:
         """SIGSTOP to an agent; if its lease runs out meanwhile, its guardian ends it."""

@@ -217,38 +217,34 @@ class Scenario:
         number = rng.choice((0, len(self.places) - 1, *[rng.randrange(len(self.places))] * 2))  # the endpoint's, more often
         place, lasts_s = self.places[number], rng.choice((0.3, 1.5, 2.9, 3.5, 6.0, 12.0))
         cluster, over_at = self.cluster, at + lasts_s
-        match rng.choice(("worker", "worker", "agent", "power", "pause", "cut", "half", "links", "signal", "storm")):
+        kind = rng.choice(("worker", "worker", "agent", "power", "pause", "cut", "half", "links", "signal", "storm"))
+        match kind:
             case "worker":
                 code = rng.choice((1, -signal.SIGKILL))
                 self._on(at, place, lambda: cluster.kill_worker(place, rng.randrange(self.job.nproc), code))
             case "agent":
                 self._on(at, place, lambda: cluster.kill_agent(place))
-                self._maybe_again(over_at, place, number)
             case "power":
-                self._on(at, place, lambda: cluster.power_off(place))
-                self._at(over_at, lambda: cluster.power_on(place) if cluster.agents.get(place) else None)
-                self._maybe_again(over_at, place, number)
+                self._spell(at, over_at, lambda: cluster.power_off(place), lambda: cluster.power_on(place), place)
             case "pause":
-                self._on(at, place, lambda: cluster.pause(place))
-                self._at(over_at, lambda: cluster.resume(place))
+                self._spell(at, over_at, lambda: cluster.pause(place), lambda: cluster.resume(place), place)
             case "cut":
-                self._on(at, place, lambda: cluster.partition(place))
-                self._at(over_at, lambda: cluster.heal(place))
+                self._spell(at, over_at, lambda: cluster.partition(place), lambda: cluster.heal(place), place)
             case "half":
                 out, into = rng.choice(((True, False), (False, True)))
-                self._on(at, place, lambda: cluster.partition(place, out=out, into=into))
-                self._at(over_at, lambda: cluster.heal(place))
+                cut = partial(cluster.partition, place, out=out, into=into)
+                self._spell(at, over_at, cut, lambda: cluster.heal(place), place)
             case "links":
                 self._on(at, place, lambda: cluster.break_links(place, lag_s=rng.uniform(0, 2), other_lag_s=rng.uniform(0, 2)))
             case "signal":
                 signum = rng.choice((signal.SIGTERM, signal.SIGINT, signal.SIGUSR1))
                 for again in range(rng.choice((1, 1, 2, 3))):
                     self._on(at + again * rng.choice((0.01, 1.0)), place, lambda: cluster.signal(place, signum))
-                self._maybe_again(over_at, place, number)
             case "storm":
-                usual_s = cluster.ether.delay_s
-                self._at(at, lambda: cluster.slow_network((0.05, 0.8), lasts_s))
-                self._at(over_at, lambda: cluster.slow_network(usual_s))
+                calm = partial(cluster.slow_network, cluster.ether.delay_s)
+                self._spell(at, over_at, lambda: cluster.slow_network((0.05, 0.8), lasts_s), calm)
+        if kind in ("agent", "power", "signal") and rng.random() < 0.7:
+            self._at(over_at + 0.5, partial(self._start, place, number))
 
     def _hang(self, at: float) -> None:
         """Plan a rank that hangs, and often all others of its round with it."""
@@ -297,11 +293,11 @@ class Scenario:
                 self._on(at, place, lambda: cluster.let_stray(place, lag_s=lag_s, late_s=late_s))
             case "disk":
                 longest_s = rng.choice((0.05, 0.5, 3.0, 10.0))
-                self._at(at, lambda: cluster.slow_disk(place, longest_s))
-                self._at(at + lasts_s, lambda: cluster.slow_disk(place, 0.0))
+                slow = lambda: cluster.slow_disk(place, longest_s)
+                self._spell(at, at + lasts_s, slow, lambda: cluster.slow_disk(place, 0.0))
             case "directory":
-                self._at(at, lambda: cluster.slow_directory(rng.choice((1.0, 5.0))))
-                self._at(at + lasts_s, lambda: cluster.slow_directory(DIRECTORY_S))
+                slow = lambda: cluster.slow_directory(rng.choice((1.0, 5.0)))
+                self._spell(at, at + lasts_s, slow, lambda: cluster.slow_directory(DIRECTORY_S))
 
     def _ail(self, at: float) -> None:
         """Plan a node's illness, and its cure."""
@@ -309,8 +305,7 @@ class Scenario:
         lasts_s, half_s = rng.choice((0.3, 3.0, 12.0)), rng.choice((0.4, 2.0, 6.0))
         kind = rng.choice(("ill", "ill", "hangs", "flaps"))
         what = {"ill": always("GPU 3 is lost"), "hangs": always(HANGS), "flaps": flapping("its link flaps", half_s)}[kind]
-        self._at(at, lambda: cluster.ail(place, what, kind))
-        self._at(at + lasts_s, lambda: cluster.mend(place))
+        self._spell(at, at + lasts_s, lambda: cluster.ail(place, what, kind), lambda: cluster.mend(place))
 
     def _spare_trouble(self, at: float) -> None:
         """Plan the death of a spare, often in the moment in which it is to be a worker; or memory that runs short."""
@@ -332,25 +327,14 @@ class Scenario:
         kind = rng.choice(("restart", "restart", "empty", "slow", "cut", "deposed"))
         place = rng.choice(self.places)
         self._at(at, lambda: self.cluster.note("", f"* the store: {kind}"))
-        match kind:
-            case "restart":
-                self._at(at, keys.stop)
-                self._at(at + lasts_s, keys.restart)
-            case "empty":
-                self._at(at, keys.stop)
-                self._at(at + lasts_s, lambda: keys.restart(empty=True))
-            case "slow":
-                self._at(at, lambda: keys.slow(rng.uniform(0.1, 2.0)))
-                self._at(at + lasts_s, lambda: keys.slow(0.0))
-            case "cut":
-                self._at(at, lambda: keys.cut(place))
-                self._at(at + lasts_s, lambda: keys.heal(place))
-            case "deposed":
-                self._at(at, keys.depose)
-
-    def _maybe_again(self, at: float, place: str, number: int) -> None:
-        if self.rng.random() < 0.7:
-            self._at(at + 0.5, lambda: self._start(place, number))
+        begin, end = {
+            "restart": (keys.stop, keys.restart),
+            "empty": (keys.stop, lambda: keys.restart(empty=True)),
+            "slow": (lambda: keys.slow(rng.uniform(0.1, 2.0)), lambda: keys.slow(0.0)),
+            "cut": (lambda: keys.cut(place), lambda: keys.heal(place)),
+            "deposed": (keys.depose, None),
+        }[kind]
+        self._spell(at, at + lasts_s, begin, end)
 
     def _calm(self) -> None:
         for place in self.places:
@@ -364,6 +348,17 @@ class Scenario:
     def _on(self, at: float, place: str, what: Callable[[], None]) -> None:
         """Plan something that needs a live agent."""
         self._at(at, lambda: what() if (agent := self.cluster.agents.get(place)) and not agent.ended else None)
+
+    def _spell(
+        self, at: float, over_at: float, begin: Callable[[], None], end: Callable[[], None] | None, place: str = ""
+    ) -> None:
+        """Plan something with its end. `place`: it needs a live agent there."""
+        if place:
+            self._on(at, place, begin)
+        else:
+            self._at(at, begin)
+        if end is not None:
+            self._at(over_at, end)
 
     def _at(self, at: float, what: Callable[[], None]) -> None:
         self.calm_at = max(self.calm_at, at)
