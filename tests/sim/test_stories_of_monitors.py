@@ -28,7 +28,7 @@ def test_a_new_node_starts_with_what_the_job_has_learned() -> None:
     assert len(recorded(cluster, LimitsLearned)) == 2 and not recorded(cluster, Unwatched)
     cluster.start("c")
     cluster.run_for(1.5)
-    knows = cluster.agents["c"].monitoring.monitor.learner
+    knows = cluster.agents["c"].monitoring.monitor.state.learned
     assert knows.is_ready("beat") and 0.0 < knows.job_s["beat"] < 3.0
 
 

@@ -1,7 +1,7 @@
 """Does this node make progress? The machine that finds which rank hangs, how long is long for this job, and who is slow.
 
 Its phases are drawn in `monitor.state`. `step` is the table of its transitions; what a line does is a function of the state, in
-the file of its situation. Its drivers are `agent.workers.monitor_driver` and `sim.monitoring`.
+the file of its situation. Its driver is `agent.workers.monitor_driver`.
 """
 
 from __future__ import annotations

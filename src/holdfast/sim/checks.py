@@ -231,18 +231,20 @@ class Checks:
             case Decided(decision=decision, reason=reason):
                 if not reason:
                     raise Violation(f"{agent.place} decides to {decision} without a reason")
-                self._budget_is_kept(agent)
                 self._growth_is_allowed(agent, decision, reason)
+                if (job := agent.rendezvous) is None:
+                    return
+                self._budget_is_kept(agent, job)
                 if self.scene.job.carries_on:
-                    self._nobody_restarts_for_a_few(agent, decision, reason)
-                    self._enough_have_succeeded(agent, decision, reason)
+                    self._nobody_restarts_for_a_few(agent, job, decision, reason)
+                    self._enough_have_succeeded(agent, job, decision, reason)
             case NodeLost(name=name):
                 self._loss_has_a_cause(agent, name)
 
-    def _budget_is_kept(self, agent: Watched) -> None:
+    def _budget_is_kept(self, agent: Watched, job: Rendezvous) -> None:
         """A restart is spent by a failure and by nothing else, and never more than there are."""
-        job, allowed = agent.rendezvous, self.scene.job.max_restarts
-        if job is None or self.scene.job.restart_period_s is not None:
+        allowed = self.scene.job.max_restarts
+        if self.scene.job.restart_period_s is not None:
             return
         spent = allowed - job.policy.restarts_left(agent.world.now())
         if not 0 <= job.restarts <= allowed or job.restarts != spent:
@@ -261,10 +263,9 @@ class Checks:
         elif rules.grow != Grow.AT_ONCE:
             raise Violation(f"{agent.place} restarts all because {reason}, with --grow {rules.grow}")
 
-    def _excluded_are_left_out(self, agent: Watched) -> None:
+    def _excluded_are_left_out(self, job: Rendezvous) -> None:
         """No node that must not take part is in a round that runs, unless somebody has finished its part in it already."""
-        job = agent.rendezvous
-        if job is None or not job.excluded or job.phase is not JobPhase.RUNNING or _some_are_done(job):
+        if not job.excluded or job.phase is not JobPhase.RUNNING or _some_are_done(job):
             return
         for seat in job.seats.members:
             if self.scene.job.carries_on and seat.state in ON_THEIR_WAY_OUT:
@@ -299,10 +300,10 @@ class Checks:
             return calm and not _some_are_done(job) and not job.seats.lacking(agent.place, job.round)
         return False
 
-    def _nobody_restarts_for_a_few(self, agent: Watched, decision: str, reason: str) -> None:
+    def _nobody_restarts_for_a_few(self, agent: Watched, job: Rendezvous, decision: str, reason: str) -> None:
         """As long as enough nodes are well in truth, the ranks are not restarted, unless one of them asked for it."""
-        job, needed = agent.rendezvous, self.scene.job.min_nodes
-        if job is None or not job.seats.size or decision not in (Verdict.RESTART, Verdict.REJOIN):
+        needed = self.scene.job.min_nodes
+        if not job.seats.size or decision not in (Verdict.RESTART, Verdict.REJOIN):
             return  # it has just taken the lead: every round ends with its coordinator
         if "asked for a restart" in reason or not self._is_calm(agent.place):
             return
@@ -318,20 +319,18 @@ class Checks:
         at_work = group.round == job.round and group.phase in (Phase.RUNNING, Phase.SUCCEEDED)
         return at_work and all(worker.is_well for worker in life.workers_of(job.round))
 
-    def _enough_have_succeeded(self, agent: Watched, decision: str, reason: str) -> None:
+    def _enough_have_succeeded(self, agent: Watched, job: Rendezvous, decision: str, reason: str) -> None:
         """A job that carried on succeeds only if as many nodes have as a round needs."""
-        job = agent.rendezvous
-        if job is None or decision != Verdict.FINISH:
+        if decision != Verdict.FINISH:
             return
         crews = [life.workers_of(job.round) for life in self.lives]
         done = sum(bool(crew) and all(worker.exitcode == 0 for worker in crew) for crew in crews)
         if done < self.scene.job.min_nodes:
             raise Violation(f"{agent.place} ends it well ({reason}), though only {done} nodes have succeeded")
 
-    def _enough_carry_on(self, agent: Watched) -> None:
+    def _enough_carry_on(self, agent: Watched, job: Rendezvous) -> None:
         """A round that has lost some of its nodes does not run on with too few."""
-        job = agent.rendezvous
-        if job is None or job.phase is not JobPhase.RUNNING or not job.has_lost_some:
+        if job.phase is not JobPhase.RUNNING or not job.has_lost_some:
             return
         if job.inquiry is not None and job.inquiry.held:
             return  # it is still being found out who hung
@@ -387,9 +386,10 @@ class Checks:
 
     def after_turn(self, agent: Watched, *, idle: bool) -> None:
         """A machine is never woken for nothing again and again."""
-        self._excluded_are_left_out(agent)
+        if (job := agent.rendezvous) is not None:
+            self._excluded_are_left_out(job)
+            self._enough_carry_on(agent, job)
         self._spares_are_no_workers(agent)
-        self._enough_carry_on(agent)
         self._unfit_hold_no_ranks(agent)
         now = self.scene.timeline.now
         at, count = self.idle.get(agent.place, (-1.0, 0))

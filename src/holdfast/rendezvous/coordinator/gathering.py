@@ -4,7 +4,7 @@ It forms at once where all members are ready and they suffice. It waits: in the 
 last call); after a loss until the lost node's workers must be gone; under a new coordinator until its predecessor's members
 are back; and never longer than the join timeout.
 
-While a round runs, a job that grows after checkpoints takes in the nodes that wait when one has just been written (`Growth`).
+While a round runs, a job that grows after checkpoints takes in nodes when one has just been written (`Checkpoints`).
 """
 
 from __future__ import annotations
@@ -151,11 +151,10 @@ class Gathering:
         return "".join(f"; {what}: {named(names)}" for what, names in groups.items() if names)
 
 
-class Growth:
-    """Is now a moment at which all ranks of the running round may start again for a node that waits?
+class Checkpoints:
+    """When has the running round just written a checkpoint, so that its ranks may start again for a node that waits?
 
-    Each node says when a rank of it begins to write a checkpoint, and when none does any more
-    (`agent.workers.checkpoint_writes`). When nobody writes, what the job has done is kept, as far as anybody can tell.
+    Each node says when a rank of it begins to write one, and when none does any more (`agent.workers.checkpoint_writes`).
     """
 
     def __init__(self) -> None:

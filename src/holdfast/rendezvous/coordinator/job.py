@@ -15,7 +15,7 @@ from holdfast.core.wire.messages import Past
 from holdfast.rendezvous.clocks import Clocks
 from holdfast.rendezvous.coordinator.exclusion import Excluded
 from holdfast.rendezvous.coordinator.first_failure import Failures
-from holdfast.rendezvous.coordinator.gathering import Gathering, Growth
+from holdfast.rendezvous.coordinator.gathering import Checkpoints, Gathering
 from holdfast.rendezvous.coordinator.hang_blame import Inquiry
 from holdfast.rendezvous.coordinator.membership import Seats
 from holdfast.rendezvous.coordinator.pace import Paces
@@ -55,7 +55,7 @@ class Job:
         self.excluded = Excluded(back_after_s=rules.readmit_after_s)
         self.seats = Seats(rules, self.excluded)
         self.gathering = Gathering(rules, self.seats, now=now)
-        self.growth = Growth()
+        self.checkpoints = Checkpoints()
         self.paces = Paces()
         self.clocks = Clocks(self.seats)
         self.imports = KnownImports(self.seats)
@@ -116,7 +116,7 @@ class Job:
         self.seats.begin_round(len(places))
         self.paces.begin_round()
         self.failures.begin_round(number)
-        self.growth = Growth()
+        self.checkpoints = Checkpoints()
 
     def carry_on(self) -> None:
         """The round does without some of its nodes, or may."""

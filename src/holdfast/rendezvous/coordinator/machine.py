@@ -82,7 +82,7 @@ class Rendezvous(Job):
             case Phase.RUNNING, Tick():
                 # Only then: a driver that was held up shows first what has come meanwhile, and a Tick last.
                 actions = expire(self, now) + forgive(self, now)
-                if self.phase is Phase.RUNNING and self.growth.is_due(now):
+                if self.phase is Phase.RUNNING and self.checkpoints.is_due(now):
                     actions += saved(self, now)
             case Phase.GATHERING | Phase.ENDING, Tick():
                 actions = expire(self, now) + forgive(self, now)
@@ -123,7 +123,7 @@ class Rendezvous(Job):
             case SeatState.RUNNING, Imports():
                 return self.imports.heard(message)
             case SeatState.RUNNING, Saving() if is_of_this_round:
-                self.growth.heard(message, now)
+                self.checkpoints.heard(message, now)
             case SeatState.RUNNING, Succeeded() if is_of_this_round and not seat.is_impaired:
                 return succeeded(self, seat, now)
             case _, Pace() | Positions() | HangFound() if is_of_this_round and self.phase is Phase.RUNNING:
@@ -149,7 +149,7 @@ class Rendezvous(Job):
         if (inquiry := self.inquiry) is not None:
             ends = min(ends, inquiry.until)
         if self.phase is Phase.RUNNING:
-            return min(ends, self.growth.due_at)
+            return min(ends, self.checkpoints.due_at)
         return min(self.gathering.opens_at(self.round), ends) if self.phase is Phase.GATHERING else ends
 
     # --- from one phase to the next -------------------------------------------------------------------------------------
