@@ -24,6 +24,7 @@ from typing import Any
 from holdfast.core.job.failure import Failure, in_order
 from holdfast.core.value import to_plain
 from holdfast.runtime.hardware import cgroups
+from holdfast.runtime.hardware.kmsg import parsed
 from holdfast.runtime.hardware.kmsg import records as of_kernel
 from holdfast.telemetry.record.plain_values import from_plain
 
@@ -126,12 +127,10 @@ def memory(root: str = "/") -> Iterator[str]:
 
 def _told(record: str, since: float, until: float) -> str | None:
     """`[4711.123456] text` of `6,1234,4711123456,-;text`."""
-    head, _, text = record.partition(";")
-    fields = head.split(",")
-    if len(fields) < 3 or not fields[2].isdigit():
+    found = parsed(record)
+    if found is None or not since <= found[1] <= until:
         return None
-    at = int(fields[2]) / 1e6
-    return f"[{at:12.6f}] {text.splitlines()[0] if text else ''}" if since <= at <= until else None
+    return f"[{found[1]:12.6f}] {found[2]}"
 
 
 def _read(path: str) -> str:

@@ -106,101 +106,92 @@ class Wanted(Value):
         return f"{self.check.name}={self.argument}" if self.argument else self.check.name
 
 
-def _ours(name: str, module: str, help: str, argument: str = "", **rest: Any) -> Check:
-    """The check that is the function of its name in `health.checks.MODULE`."""
-    target = f"holdfast.health.checks.{module}:{name.replace('-', '_')}"
-    return Check(name=name, target=target, help=help, argument=argument, **rest)
+def _ours(name: str, help: str, argument: str = "", *, module: str = "", needs: str = "", **rest: Any) -> Check:
+    """The check that is the function of its name in `health.checks.MODULE`, or in the module of its name. `needs`: an argument
+    that it cannot do without."""
+    function = name.replace("-", "_")
+    target = f"holdfast.health.checks.{module or function}:{function}"
+    return Check(name=name, target=target, help=help, argument=needs or argument, needs_argument=bool(needs), **rest)
 
 
 CHECKS: tuple[Check, ...] = (
     _ours(
         "gpu",
-        "gpu",
         "NVIDIA GPUs, by NVML: recovery action, memory errors, remapped rows, throttling, clocks, NVLink",
         deadline_s=30.0,
     ),
-    _ours("amd", "amd", "AMD GPUs, by sysfs: uncorrectable errors, bad pages, PCI links"),
-    _ours("xid", "kernel_log", "NVIDIA's Xid errors in the kernel's log"),
+    _ours("amd", "AMD GPUs, by sysfs: uncorrectable errors, bad pages, PCI links"),
+    _ours("xid", "NVIDIA's Xid errors in the kernel's log", module="kernel_log"),
     _ours(
-        "nic",
         "nic",
         "InfiniBand and RoCE ports: state, physical state, rate, lost links since the last look",
         "STATE[:DOWNED], paths of other files with {nic} for a NIC's name",
         good_in_a_row=2,
     ),
-    _ours("memory", "host", "free memory of the host and of our cgroup", "least free, in per cent (2)", is_number=True),
-    _ours("files", "host", "free file descriptors and processes", "least free, in per cent (5)", is_number=True),
+    _ours("memory", "free memory of the host and of our cgroup", "least free, in per cent (2)", is_number=True, module="host"),
+    _ours("files", "free file descriptors and processes", "least free, in per cent (5)", is_number=True, module="host"),
     _ours(
         "clock",
-        "host",
         "the clock: how far it is off, by chrony, and in a job by the other nodes' clocks",
         "most seconds off (1)",
         is_number=True,
+        module="host",
     ),
     _ours(
         "kernel-log",
-        "kernel_log",
         "the kernel's log: machine checks, memory errors, file systems and disks that fail, hung tasks, OOM kills",
     ),
-    _ours("mounts", "storage", "Lustre's own health check, and every Lustre and NFS mount", deadline_s=60.0),
+    _ours("mounts", "Lustre's own health check, and every Lustre and NFS mount", deadline_s=60.0, module="storage"),
     _ours(
         "paths",
-        "storage",
         "files that can be read (4 KiB) and folders that can be listed",
-        "absolute paths, with : between them",
-        needs_argument=True,
+        needs="absolute paths, with : between them",
+        module="storage",
     ),
     _ours(
         "segment",
-        "segment",
         "whether the allocation that Slurm has given is marked as unhealthy, by a file in a shared folder",
-        "that folder",
-        needs_argument=True,
+        needs="that folder",
         silence=DEGRADED,
     ),
     _ours(
         "command",
-        "command",
         "a command of yours: exit code 0 is fit, 1 is unfit, any other degraded; its last line is the reason",
-        "a shell's command line",
-        needs_argument=True,
+        needs="a shell's command line",
         deadline_s=60.0,
     ),
     _ours(
         "node-service",
-        "node_service",
         "a node health service, by gRPC; where there is none the node counts as fit, and where it gives no answer as degraded",
-        "/path or unix:///path of its socket",
-        needs_argument=True,
+        needs="/path or unix:///path of its socket",
         deadline_s=65.0,
         silence=DEGRADED,
     ),
     _ours(
         "pairs",
-        "pairs",
         "nodes with one another, in pairs: matrix products and an all-gather; with --check-before, or `check --pairs`",
     ),
     _ours(
         "kubernetes",
-        "outside",
         "conditions and taints of this node, as Kubernetes and what runs on it have set them",
         "file with the node's JSON; not given: `kubectl get node` of $NODE_NAME or the host's name",
         silence=DEGRADED,
+        module="outside",
     ),
     _ours(
         "gpud",
-        "outside",
         "health states, as gpud tells them",
         "file, or URL (https://localhost:15132/v1/states)",
         silence=DEGRADED,
+        module="outside",
     ),
     _ours(
         "dcgm",
-        "outside",
         "DCGM's health watches, or the results of its diagnostics",
         "file with the JSON of dcgmi; not given: `dcgmi health --check --json` is run",
         deadline_s=30.0,
         silence=DEGRADED,
+        module="outside",
     ),
 )
 

@@ -91,7 +91,6 @@ class Examiner:
     # --- the machine's face ---------------------------------------------------------------------------------------------
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
-        """See `core.machine.Machine`."""
         match seen:
             case Asked(purpose=purpose, labels=labels):
                 self.open[purpose] = list(labels)
@@ -108,7 +107,6 @@ class Examiner:
         raise AssertionError(f"the examiner cannot observe {seen!r}")
 
     def deadline(self) -> float:
-        """See `core.machine.Machine`."""
         return min(self.due_at.values(), default=NEVER)
 
     @property

@@ -6,7 +6,7 @@ import time
 
 from holdfast.core.value import Value, replace
 from holdfast.health import injected
-from holdfast.runtime.hardware.kmsg import records
+from holdfast.runtime.hardware.kmsg import parsed, records
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,19 +42,10 @@ def lines(look: Look) -> list[Line]:
 
 
 def _all(records: Iterable[str], now_s: float) -> list[Line]:
-    return [line for line in (_parsed(record, now_s) for record in records) if line is not None]
+    said = (one for one in map(parsed, records) if one is not None)
+    return [Line(seq=seq, age_s=max(0.0, now_s - at_s), text=text.strip()) for seq, at_s, text in said]
 
 
 def _since_boot(look: Look) -> float:
     uptime = look.text("proc/uptime").split() if look.root != "/" else []
     return float(uptime[0]) if uptime else time.clock_gettime(time.CLOCK_MONOTONIC)
-
-
-def _parsed(record: str, now_s: float) -> Line | None:
-    """`priority,sequence,microseconds,flags;text`, then further lines that begin with a space."""
-    head, semicolon, text = record.partition(";")
-    fields = head.split(",")
-    if not semicolon or len(fields) < 3 or not fields[1].isdigit() or not fields[2].isdigit():
-        return None
-    said = text.split("\n")[0].strip()
-    return Line(seq=int(fields[1]), age_s=max(0.0, now_s - int(fields[2]) / 1e6), text=said)

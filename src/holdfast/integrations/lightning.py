@@ -91,7 +91,6 @@ class Watched(Callback):
     # --- Lightning's hooks ----------------------------------------------------------------------------------------------
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """`fit` begins."""
         if stage != FIT:
             return
         if self.autoresume and not os.environ.get(FINISHED_FLAG):
@@ -109,7 +108,6 @@ class Watched(Callback):
             self.simulated_fault_params.arrange(trainer)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """`fit` ends."""
         if stage == FIT and self.is_initialized:
             if self.is_first and self.autoresume and self._is_complete(trainer):
                 self.finished()
@@ -117,19 +115,16 @@ class Watched(Callback):
             self.shut_down()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """`fit` ends by an exception; `sys.exit(0)` is the wish to end well."""
         if self.is_initialized:
-            self.failed = not (isinstance(exception, SystemExit) and not exception.code)
+            self.failed = not (isinstance(exception, SystemExit) and not exception.code)  # `sys.exit(0)` ends well
             self.last_sign()
             self.after_exception(exception)
             self.shut_down()
 
     def on_load_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        """A checkpoint is loaded."""
         self.loaded = True
 
     def on_save_checkpoint(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
-        """A checkpoint is about to be saved."""
         self.saved_at = trainer.global_step
 
     # --- what the two do differently ------------------------------------------------------------------------------------
@@ -196,17 +191,14 @@ class FaultToleranceCallback(Watched):
     LEAST_ITERATIONS = 2
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """See `Watched`."""
         self.beats = self.beats_before_save = 0
         self.saw_save = False
         super().setup(trainer, pl_module, stage)
 
     def on_train_start(self, *args: Any, **kwargs: Any) -> None:
-        """A sign of life."""
         self._beat()
 
     def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
-        """A sign of life."""
         self.iterations += 1
         self._beat()
 
@@ -219,7 +211,6 @@ class FaultToleranceCallback(Watched):
         self._beat()
 
     def last_sign(self) -> None:
-        """See `Watched`."""
         self._beat()
         enough = self.iterations >= self.LEAST_ITERATIONS and self.loaded and self.saw_save
         if self.calculate_timeouts and enough and not self.failed and self.fault_tol_client is not None:

@@ -68,7 +68,6 @@ class FaultToleranceSectionsCallback(Watched):
         self._enter("setup")
 
     def on_train_batch_start(self, *args: Any, **kwargs: Any) -> None:
-        """A step begins."""
         self.iterations += 1
         self._leave("setup")
         self._enter("step")
@@ -81,16 +80,13 @@ class FaultToleranceSectionsCallback(Watched):
             self.calculated_at = trainer.global_step
 
     def on_validation_batch_start(self, *args: Any, **kwargs: Any) -> None:
-        """A step begins."""
         self._leave("setup")
         self._enter("step")
 
     def on_validation_batch_end(self, *args: Any, **kwargs: Any) -> None:
-        """It has ended."""
         self._leave("step")
 
     def last_sign(self) -> None:
-        """See `Watched`."""
         assert self.fault_tol_client is not None
         self.fault_tol_client.end_all_sections()
         self.depth.clear()

@@ -23,22 +23,7 @@ from holdfast.core.machine import Action, Observation
 from holdfast.core.value import to_plain
 from holdfast.core.wire.messages import Past
 from holdfast.integrations.etcd import client as etcd
-from holdfast.rendezvous.election.store_election import (
-    Await,
-    Campaign,
-    Deposed,
-    Keep,
-    Kept,
-    Leads,
-    Persist,
-    Persisted,
-    Resign,
-    StoreSeen,
-    StoreTrouble,
-    Vacant,
-    Won,
-    inherited,
-)
+from holdfast.rendezvous.election import store_election as election
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.codec import build
 
@@ -52,7 +37,7 @@ PREFIX = "/holdfast"
 
 
 class EtcdStore:
-    """The hands of one agent's election."""
+    """The store of one agent's election: see `agent.leader.build.Store`."""
 
     def __init__(self, host: Host, endpoints: list[tuple[str, int]], conf: dict[str, str], job: str) -> None:
         self.host = host
@@ -72,12 +57,10 @@ class EtcdStore:
     # --- the loop's side ------------------------------------------------------------------------------------------------
 
     def perform(self, action: Action) -> list[Observation]:
-        """See `agent.leader.build.Store`."""
         self.asked.put(action)
         return []
 
     def close(self, last: list[Action]) -> None:
-        """See `agent.leader.build.Store`."""
         for action in last:
             self.asked.put(action)
         self.asked.put(None)
@@ -96,12 +79,12 @@ class EtcdStore:
             try:
                 seen = self._done(action)
             except etcd.Refused as error:
-                seen = StoreTrouble(reason=str(error), hint=error.hint, final=True)
+                seen = election.StoreTrouble(reason=str(error), hint=error.hint, final=True)
             except etcd.Gone as error:
                 self.state_lease = ""  # the next time there will be a new one
-                seen = StoreTrouble(reason=str(error))
+                seen = election.StoreTrouble(reason=str(error))
             except Exception as error:
-                seen = StoreTrouble(reason=etcd.words(error))
+                seen = election.StoreTrouble(reason=etcd.words(error))
             if seen is not None:
                 self.said.append(seen)
                 os.eventfd_write(self.alarm, 1)
@@ -111,23 +94,23 @@ class EtcdStore:
         """Made by the thread: what it imports takes long."""
         return etcd.Client(self.endpoints, self.conf)
 
-    def _done(self, action: Action) -> StoreSeen | None:
+    def _done(self, action: Action) -> election.StoreSeen | None:
         match action:
-            case Campaign():
+            case election.Campaign():
                 return self._campaign(action)
-            case Await(term=term):
+            case election.Await(term=term):
                 return self._await(term)
-            case Keep(term=term):
+            case election.Keep(term=term):
                 return self._keep(term)
-            case Persist(term=term, past=past):
+            case election.Persist(term=term, past=past):
                 return self._persist(term, past)
-            case Resign(term=term, past=past, forget=forget):
+            case election.Resign(term=term, past=past, forget=forget):
                 with contextlib.suppress(Exception):  # then the lease runs out by itself
                     self._resign(term, past, forget)
                 return None
         raise AssertionError(f"etcd cannot do {action!r}")
 
-    def _campaign(self, wish: Campaign) -> StoreSeen:
+    def _campaign(self, wish: election.Campaign) -> election.StoreSeen:
         (leader, state), _ = self._look()
         if leader is not None and leader.get("lease") == self.lease and self.lease:
             return self._won_unheard(leader, state, wish)
@@ -135,7 +118,7 @@ class EtcdStore:
             return _leads(leader)
         asked_at = self.host.now()
         self.lease, ttl_s = self.client.grant(wish.ttl_s)
-        past = inherited(_past(state), life=wish.life, fresh_life=wish.fresh_life)
+        past = election.inherited(_past(state), life=wish.life, fresh_life=wish.fresh_life)
         answer = self.client.transact(
             [etcd.created(self.leader_key, 0), etcd.changed(self.state_key, etcd.number(state, "mod_revision"))],
             [etcd.put(self.leader_key, {"endpoint": wish.endpoint, "life": past.life}, self.lease)],
@@ -143,41 +126,41 @@ class EtcdStore:
         if not answer.get("succeeded"):
             self._revoke()
             return self._who_leads()
-        return Won(term=int(answer["header"]["revision"]), past=past, asked_at=asked_at, ttl_s=ttl_s)
+        return election.Won(term=int(answer["header"]["revision"]), past=past, asked_at=asked_at, ttl_s=ttl_s)
 
-    def _won_unheard(self, leader: etcd.Kv, state: etcd.Kv | None, wish: Campaign) -> StoreSeen:
+    def _won_unheard(self, leader: etcd.Kv, state: etcd.Kv | None, wish: election.Campaign) -> election.StoreSeen:
         """We had won, and the answer was lost on its way; or we had stepped down because etcd was out of reach."""
         asked_at = self.host.now()
         ttl_s = self.client.renew(self.lease)
         if not ttl_s:
-            return Vacant()
-        past = inherited(_past(state), life=etcd.value(leader)["life"], fresh_life=wish.fresh_life)
-        return Won(term=etcd.number(leader, "create_revision"), past=past, asked_at=asked_at, ttl_s=ttl_s)
+            return election.Vacant()
+        past = election.inherited(_past(state), life=etcd.value(leader)["life"], fresh_life=wish.fresh_life)
+        return election.Won(term=etcd.number(leader, "create_revision"), past=past, asked_at=asked_at, ttl_s=ttl_s)
 
-    def _await(self, term: int) -> StoreSeen:
+    def _await(self, term: int) -> election.StoreSeen:
         (leader, _), revision = self._look()
         if leader is not None and etcd.number(leader, "create_revision") == term:
             with contextlib.suppress(Exception):  # it timed out, or broke: looking tells what is the case
                 self.client.watch(self.leader_key, revision)
         return self._who_leads()
 
-    def _keep(self, term: int) -> StoreSeen:
+    def _keep(self, term: int) -> election.StoreSeen:
         asked_at = self.host.now()
         if not self.client.renew(self.lease):
-            return Deposed(term=term, reason="our lease in etcd was revoked, or ran out")
+            return election.Deposed(term=term, reason="our lease in etcd was revoked, or ran out")
         if self.state_lease and asked_at - self.state_kept_at > STATE_TTL_S / 10:
             if not self.client.renew(self.state_lease):
                 self.state_lease = ""
             self.state_kept_at = asked_at
         (leader, _), _ = self._look()
         if etcd.number(leader, "create_revision") != term:
-            return Deposed(term=term, reason="our key in etcd was deleted")
-        return Kept(term=term, asked_at=asked_at)
+            return election.Deposed(term=term, reason="our key in etcd was deleted")
+        return election.Kept(term=term, asked_at=asked_at)
 
-    def _persist(self, term: int, past: Past) -> StoreSeen:
+    def _persist(self, term: int, past: Past) -> election.StoreSeen:
         if not self.client.transact([etcd.created(self.leader_key, term)], [self._put_state(past)]).get("succeeded"):
-            return Deposed(term=term, reason="our key in etcd was deleted")
-        return Persisted(term=term, past=past)
+            return election.Deposed(term=term, reason="our key in etcd was deleted")
+        return election.Persisted(term=term, past=past)
 
     def _resign(self, term: int, past: Past | None, forget: bool) -> None:
         left = [etcd.delete(self.state_key)] if forget else [self._put_state(past)] if past else []
@@ -190,9 +173,9 @@ class EtcdStore:
         """The leader's key and the state's, and the revision at which they were so."""
         return self.client.look(self.leader_key, self.state_key)
 
-    def _who_leads(self) -> StoreSeen:
+    def _who_leads(self) -> election.StoreSeen:
         (leader, _), _ = self._look()
-        return Vacant() if leader is None else _leads(leader)
+        return election.Vacant() if leader is None else _leads(leader)
 
     def _put_state(self, past: Past) -> etcd.Kv:
         if not self.state_lease:
@@ -213,9 +196,9 @@ def open_store(config: RunConfig, host: Host) -> EtcdStore:
     return EtcdStore(host, endpoints, conf, config.rdzv_id)
 
 
-def _leads(leader: etcd.Kv) -> Leads:
+def _leads(leader: etcd.Kv) -> election.Leads:
     told = etcd.value(leader)
-    return Leads(endpoint=told["endpoint"], life=told["life"], term=etcd.number(leader, "create_revision"))
+    return election.Leads(endpoint=told["endpoint"], life=told["life"], term=etcd.number(leader, "create_revision"))
 
 
 def _past(state: etcd.Kv | None) -> Past | None:

@@ -76,11 +76,9 @@ class EtcdStore:
     # --- who leads ------------------------------------------------------------------------------------------------------
 
     def left_s(self) -> float:
-        """See `Store`."""
         return self.until - _now()
 
     def seek(self) -> str:
-        """See `Store`."""
         try:
             return self._sought()
         except etcd.Refused as error:

@@ -34,3 +34,12 @@ def records(path: str) -> Iterator[str]:
             yield record.decode(errors="replace")
     finally:
         os.close(fd)
+
+
+def parsed(record: str) -> tuple[int, float, str] | None:
+    """Sequence number, seconds since the host's start, and first line of `6,1234,4711123456,-;text`. None: it is no record."""
+    head, semicolon, text = record.partition(";")
+    fields = head.split(",")
+    if not semicolon or len(fields) < 3 or not (fields[1].isdigit() and fields[2].isdigit()):
+        return None
+    return int(fields[1]), int(fields[2]) / 1e6, text.partition("\n")[0]
