@@ -19,19 +19,8 @@ from holdfast.client.worker import this_worker
 from holdfast.client.writer import Writer
 from holdfast.core.page import layout
 from holdfast.core.page.silences import BEAT, FIRST, OUT, in_section
-from holdfast.fault_tolerance import wire
+from holdfast.fault_tolerance import data, wire
 from holdfast.fault_tolerance.config import FaultToleranceConfig
-from holdfast.fault_tolerance.data import (
-    FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR,
-    Calculated,
-    HeartbeatMsg,
-    HeartbeatTimeouts,
-    InitMsg,
-    OkMsg,
-    RankInfo,
-    SectionTimeouts,
-    UpdateConfigMsg,
-)
 from holdfast.fault_tolerance.utils import read_obj_from_ipc_socket
 
 CONFIG_ENV, LIMITS_ENV = "HOLDFAST_FT_CONFIG", "HOLDFAST_CALCULATED_LIMITS"
@@ -70,7 +59,7 @@ class ByAgent:
     def began(self) -> None:
         """The first sign of life was given."""
 
-    def calculate(self, heartbeats: HeartbeatTimeouts | None, sections: SectionTimeouts | None) -> None:
+    def calculate(self, heartbeats: data.HeartbeatTimeouts | None, sections: data.SectionTimeouts | None) -> None:
         """New limits are in force. The agent is told, for its ranks' next lives: by one of them, since theirs are the same."""
         self.calculated = beats, spent = heartbeats or self.calculated[0], sections or self.calculated[1]
         if os.environ.get("LOCAL_RANK") != "0":
@@ -94,7 +83,7 @@ class ByServer:
 
     since_start_s = 0.0
 
-    def __init__(self, path: str, init: InitMsg) -> None:
+    def __init__(self, path: str, init: data.InitMsg) -> None:
         self.writer = Writer()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._unsent = b""
@@ -103,15 +92,15 @@ class ByServer:
         except OSError as error:
             self._socket.close()
             raise Unreachable(f"the rank monitor at {path} cannot be reached: {error}") from error
-        if not isinstance(answer, OkMsg):
+        if not isinstance(answer, data.OkMsg):
             self._socket.close()
             raise Unreachable(f"the rank monitor at {path} does not take this rank in: {answer}")
         self._socket.setblocking(False)
         told = vars(answer)
         self.cfg: FaultToleranceConfig = told["cfg"]
-        self.calculated: Calculated = told["hb_timeouts"], told["section_timeouts"]
+        self.calculated: data.Calculated = told["hb_timeouts"], told["section_timeouts"]
 
-    def _introduce(self, path: str, init: InitMsg) -> Any:
+    def _introduce(self, path: str, init: data.InitMsg) -> Any:
         self._socket.settimeout(SERVER_PATIENCE_S)
         self._socket.connect(path)
         wire.peer_pid(self._socket)
@@ -126,11 +115,11 @@ class ByServer:
 
     def began(self) -> None:
         """The first sign of life was given: the server would find it, but later."""
-        self._mention(HeartbeatMsg(rank=-1))
+        self._mention(data.HeartbeatMsg(rank=-1))
 
-    def calculate(self, heartbeats: HeartbeatTimeouts | None, sections: SectionTimeouts | None) -> None:
+    def calculate(self, heartbeats: data.HeartbeatTimeouts | None, sections: data.SectionTimeouts | None) -> None:
         """New limits are in the page: the server keeps them for the rank's next life."""
-        self._mention(UpdateConfigMsg(heartbeats, sections))
+        self._mention(data.UpdateConfigMsg(heartbeats, sections))
 
     def _mention(self, word: Any) -> None:
         """Say it without waiting. A server that does not listen misses it; that is no reason to stop training."""
@@ -144,23 +133,23 @@ class ByServer:
         self._socket.close()
 
 
-def reach(rank_info: RankInfo, iteration: int | None, num_warmup_iters: int | None) -> ByAgent | ByServer:
+def reach(rank_info: data.RankInfo, iteration: int | None, num_warmup_iters: int | None) -> ByAgent | ByServer:
     """Who monitors this rank. Unreachable if nobody does."""
     if this_worker.words is not None:
         return ByAgent(num_warmup_iters)
-    path = os.environ.get(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR)
+    path = os.environ.get(data.FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR)
     if path is None:
         raise Unreachable(
-            f"nobody monitors this rank: start it with `holdfast run`, or set {FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR} "
+            f"nobody monitors this rank: start it with `holdfast run`, or set {data.FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR} "
             "to the socket of its RankMonitorServer"
         )
-    return ByServer(path, InitMsg(rank_info, iteration, num_warmup_iters))
+    return ByServer(path, data.InitMsg(rank_info, iteration, num_warmup_iters))
 
 
 def write_limits(
     writer: Writer,
-    beats: HeartbeatTimeouts | None,
-    spent: SectionTimeouts | None,
+    beats: data.HeartbeatTimeouts | None,
+    spent: data.SectionTimeouts | None,
     since_start_s: float = 0.0,
     least_out_s: float = 0.0,
 ) -> None:
@@ -181,15 +170,15 @@ def write_limits(
     writer.set_limits(initial, beat, out)
 
 
-def _limits_of(calculated_s: dict[str, float], cfg: FaultToleranceConfig) -> Calculated:
+def _limits_of(calculated_s: dict[str, float], cfg: FaultToleranceConfig) -> data.Calculated:
     """What `ByAgent.calculate` told, in NVRx's words; what was not calculated is as configured. None: nothing was."""
     beats = spent = None
     if FIRST in calculated_s and BEAT in calculated_s:
-        beats = HeartbeatTimeouts(calculated_s[FIRST], calculated_s[BEAT], were_calculated=True)
+        beats = data.HeartbeatTimeouts(calculated_s[FIRST], calculated_s[BEAT], were_calculated=True)
     inside = {name: calculated_s[kind] for name in cfg.rank_section_timeouts if (kind := in_section(name)) in calculated_s}
     if inside or OUT in calculated_s:
         outside = calculated_s.get(OUT, cfg.rank_out_of_section_timeout)
-        spent = SectionTimeouts({**cfg.rank_section_timeouts, **inside}, outside, set(inside), OUT in calculated_s)
+        spent = data.SectionTimeouts({**cfg.rank_section_timeouts, **inside}, outside, set(inside), OUT in calculated_s)
     return beats, spent
 
 

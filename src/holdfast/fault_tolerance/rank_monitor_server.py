@@ -20,21 +20,10 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
-from holdfast.fault_tolerance import wire
+from holdfast.fault_tolerance import data, wire
 from holdfast.fault_tolerance._link import Link
 from holdfast.fault_tolerance._monitor_log import RankMonitorLogger
 from holdfast.fault_tolerance.config import FaultToleranceConfig
-from holdfast.fault_tolerance.data import (
-    AuthkeyMsg,
-    Calculated,
-    ErrorMsg,
-    HeartbeatMsg,
-    InitMsg,
-    OkMsg,
-    RankInfo,
-    SectionMsg,
-    UpdateConfigMsg,
-)
 from holdfast.fault_tolerance.rank_monitor_state_machine import RankMonitorState, RankMonitorStateMachine
 
 if TYPE_CHECKING:
@@ -71,9 +60,9 @@ class RankMonitorServer:
         ours = isinstance(logger, RankMonitorLogger)
         self.rmlogger: Any = logger if ours else RankMonitorLogger(level=logger.level, is_restarter_logger=is_restarter_logger)
         self.state_machine = RankMonitorStateMachine(self.rmlogger)
-        self.rank_info: RankInfo | None = None
+        self.rank_info: data.RankInfo | None = None
         self.current_cycle: int | None = None
-        self.calculated: Calculated = None, None
+        self.calculated: data.Calculated = None, None
         """Limits that a rank has calculated: its next life is told."""
         self._selector = selectors.DefaultSelector()
         self._link: Link | None = None
@@ -97,7 +86,7 @@ class RankMonitorServer:
         arguments = (cfg, ipc_socket_path, ready, is_restarter_logger, env)
         process = mp_ctx.Process(target=RankMonitorServer.run, args=arguments, daemon=True)
         process.start()
-        for _ in range(int(RankMonitorServer.RANK_MONITOR_INIT_TIMEOUT / LOOK_S)):
+        for _ in range(int(RankMonitorServer.RANK_MONITOR_INIT_TIMEOUT / LOOK_S) + 1):
             if ready.wait(LOOK_S):
                 return process
             if not process.is_alive():
@@ -195,7 +184,7 @@ class RankMonitorServer:
                     self._rank_is_gone()
                 case "shutdown":
                     self._end()
-                case UpdateConfigMsg(current_cycle=int(cycle)):
+                case data.UpdateConfigMsg(current_cycle=int(cycle)):
                     self.current_cycle = cycle
                 case _:
                     self.logger.warning("the launcher says %r, which means nothing to us", word)
@@ -237,21 +226,21 @@ class RankMonitorServer:
         if words is None:
             self._rank_is_gone()
 
-    def _answer(self, word: Any, link: Link) -> OkMsg | ErrorMsg | None:
+    def _answer(self, word: Any, link: Link) -> data.OkMsg | data.ErrorMsg | None:
         """None: there is no answer."""
         match word:
-            case AuthkeyMsg():
-                return OkMsg()
-            case InitMsg(rank_info=RankInfo()):
+            case data.AuthkeyMsg():
+                return data.OkMsg()
+            case data.InitMsg(rank_info=data.RankInfo()):
                 return self._begin(word, link)
-            case HeartbeatMsg() | SectionMsg() | UpdateConfigMsg() if self._watched is not None:
+            case data.HeartbeatMsg() | data.SectionMsg() | data.UpdateConfigMsg() if self._watched is not None:
                 return self._told(word, self._watched)
-        return ErrorMsg(f"{type(word).__name__} is not expected here")
+        return data.ErrorMsg(f"{type(word).__name__} is not expected here")
 
-    def _begin(self, init: InitMsg, link: Link) -> OkMsg | ErrorMsg:
+    def _begin(self, init: data.InitMsg, link: Link) -> data.OkMsg | data.ErrorMsg:
         assert init.rank_info is not None
         if self._watched is not None:
-            return ErrorMsg("this connection is about a rank already")
+            return data.ErrorMsg("this connection is about a rank already")
         self.rank_info = init.rank_info
         self.cfg = self.cfg.with_warmup(init.num_warmup_iters)
         pid = link.pid or init.rank_info.pid
@@ -259,17 +248,17 @@ class RankMonitorServer:
             page_fd, calculated = link.take_page(), self.calculated
             self._watched = self._watch(self.cfg, init.rank_info, pid, page_fd, calculated, self.logger, self._clock)
         except (OSError, ValueError) as error:
-            return ErrorMsg(f"rank {init.rank_info.global_rank} cannot be watched: {error}")
+            return data.ErrorMsg(f"rank {init.rank_info.global_rank} cannot be watched: {error}")
         self._listen_to(self._watched.pidfd, self._rank_is_gone)
         self.rmlogger.set_connected_rank(init.rank_info.global_rank)
         beats, sections = self.calculated
-        return OkMsg(cfg=self.cfg, hb_timeouts=beats, section_timeouts=sections)
+        return data.OkMsg(cfg=self.cfg, hb_timeouts=beats, section_timeouts=sections)
 
-    def _told(self, word: Any, watched: Watched) -> OkMsg | ErrorMsg | None:
-        if isinstance(word, UpdateConfigMsg):
+    def _told(self, word: Any, watched: Watched) -> data.OkMsg | data.ErrorMsg | None:
+        if isinstance(word, data.UpdateConfigMsg):
             self.calculated = word.hb_timeouts or self.calculated[0], word.section_timeouts or self.calculated[1]
             watched.limits_changed(self.calculated)
-            return None if watched.shares_page else OkMsg()
+            return None if watched.shares_page else data.OkMsg()
         self._check_restart_at = _NEVER
         if self.state_machine.state not in _OVER:
             self.state_machine.handle_heartbeat_msg()
@@ -278,7 +267,7 @@ class RankMonitorServer:
             self.logger.error("rank %s: %s", word.rank, wrong)
         if watched.shares_page or self.cfg.skip_section_response:
             return None
-        return ErrorMsg(wrong) if wrong else OkMsg()
+        return data.ErrorMsg(wrong) if wrong else data.OkMsg()
 
     def _rank_is_gone(self) -> None:
         """The connection is lost, or to be given up, or its process has ended: whatever comes first."""
