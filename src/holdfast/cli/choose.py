@@ -59,11 +59,9 @@ def choose(wanted: str | None, *, to_act: bool = False) -> str:
 class Seen(NamedTuple):
     """One run of a job, as it was at a moment."""
 
-    path: str
-    """Its directory."""
+    path: str  # Its directory.
     job: Timeline
-    records: list[Record]
-    """What says so."""
+    records: list[Record]  # What says so.
     at_unix: float
 
 

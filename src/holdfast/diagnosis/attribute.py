@@ -20,8 +20,7 @@ from holdfast.diagnosis.places import Places, whom
 from holdfast.diagnosis.precedence import first, last_words
 from holdfast.diagnosis.tables import EFFECT, SYMPTOM
 
-ALL = 0.9
-"""The share of ranks that says the same where all are meant: some are ended before they can."""
+ALL = 0.9  # The share of ranks that says the same where all are meant: some are ended before they can.
 
 MOST_QUOTES = 8
 

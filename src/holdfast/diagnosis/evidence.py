@@ -16,38 +16,26 @@ class Sighting(Value):
 
     rule: Rule
     text: str
-    source: str = ""
-    """The file that it stands in."""
-    line: int = 0
-    """Its number, from 1."""
-    offset: int = 0
-    """Where it begins in the file, in bytes."""
+    source: str = ""  # The file that it stands in.
+    line: int = 0  # Its number, from 1.
+    offset: int = 0  # Where it begins in the file, in bytes.
     rank: int | None = None
-    local: int | None = None
-    """Its writer's place on its node."""
+    local: int | None = None  # Its writer's place on its node.
     node: str = ""
     pid: int | None = None
-    at: float | None = None
-    """When, as `prefix.Speaker.at`."""
+    at: float | None = None  # When, as `prefix.Speaker.at`.
     mark: str = ""
     what: str = ""
-    peer: str = ""
-    """Who is complained of: an address, a host or a rank."""
-    missing: tuple[int, ...] = ()
-    """Ranks that are waited for, where the line names them."""
-    seq: int | None = None
-    """Of a collective: its number in its group."""
+    peer: str = ""  # Who is complained of: an address, a host or a rank.
+    missing: tuple[int, ...] = ()  # Ranks that are waited for, where the line names them.
+    seq: int | None = None  # Of a collective: its number in its group.
     op: str = ""
-    count: int = 1
-    """How often the same one said so."""
-    left: int = 0
-    """Lines that come after it: its writer's own, where they can be told from others', else the file's."""
-    own: bool = False
-    """`left` counts its writer's own lines."""
+    count: int = 1  # How often the same one said so.
+    left: int = 0  # Lines that come after it: its writer's own, where they can be told from others', else the file's.
+    own: bool = False  # `left` counts its writer's own lines.
     logged: bool = False
     """A traceback that the program wrote itself, as part of a line of its log: it had caught the error."""
-    recovered: bool = False
-    """It went on with its work after that."""
+    recovered: bool = False  # It went on with its work after that.
 
 
 class End(Value):
@@ -57,15 +45,11 @@ class End(Value):
     local: int | None = None
     node: str = ""
     pid: int | None = None
-    exitcode: int | None = None
-    """As `Popen.returncode`: negative for a signal. None: not known."""
+    exitcode: int | None = None  # As `Popen.returncode`: negative for a signal. None: not known.
     at: float | None = None
-    first: bool = False
-    """The launcher takes it for the first failure."""
-    innocent: bool = False
-    """It was ended because another had failed."""
-    what: str = ""
-    """What is said of it. Empty: nothing more."""
+    first: bool = False  # The launcher takes it for the first failure.
+    innocent: bool = False  # It was ended because another had failed.
+    what: str = ""  # What is said of it. Empty: nothing more.
     source: str = ""
     line: int = 0
 
@@ -75,20 +59,13 @@ class Evidence(Value):
 
     sightings: tuple[Sighting, ...] = ()
     ends: tuple[End, ...] = ()
-    ranks: tuple[int, ...] = ()
-    """Every rank that has left a line."""
-    world_size: int | None = None
-    """How many ranks there were. None: not known."""
-    writers: int = 0
-    """How many have left a line: ranks, or where none are named local ranks and files."""
-    stacks: Mapping[int, str] = {}
-    """Of ranks that have shown them, as they were written."""
-    records: tuple[Record, ...] = ()
-    """Of torch's flight recorder."""
-    pids: Mapping[tuple[str, int], int] = {}
-    """Ranks by node and pid, where a launcher has told that."""
-    sources: int = 0
-    """How many files were read."""
+    ranks: tuple[int, ...] = ()  # Every rank that has left a line.
+    world_size: int | None = None  # How many ranks there were. None: not known.
+    writers: int = 0  # How many have left a line: ranks, or where none are named local ranks and files.
+    stacks: Mapping[int, str] = {}  # Of ranks that have shown them, as they were written.
+    records: tuple[Record, ...] = ()  # Of torch's flight recorder.
+    pids: Mapping[tuple[str, int], int] = {}  # Ranks by node and pid, where a launcher has told that.
+    sources: int = 0  # How many files were read.
 
 
 def merged(one: Evidence, other: Evidence) -> Evidence:

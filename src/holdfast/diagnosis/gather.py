@@ -32,8 +32,7 @@ SKIPPED = (
 )
 """Ends of names that are no logs."""
 
-BEGINS_SKIPPED = (".", FAILURE)
-"""And beginnings: `collect` reads what is kept of a failure."""
+BEGINS_SKIPPED = (".", FAILURE)  # And beginnings: `collect` reads what is kept of a failure.
 
 
 def gather(paths: Sequence[str], rules: Rules, *, ends: Iterable[End] = (), most_bytes: int | None = None) -> Evidence:

@@ -32,11 +32,8 @@ BEFORE_S, AFTER_S = 600.0, 60.0
 """Around the failure, the kernel's log is kept: what came before it may be its cause, and of what it says of dying GPUs and
 groups without memory the last comes when the processes are gone."""
 
-MOST_RECORDS = 50_000
-"""Of the kernel's log: its ring has some thousands."""
-
-MOST_BYTES = 64 << 20
-"""Of one flight recorder's file."""
+MOST_RECORDS = 50_000  # Of the kernel's log: its ring has some thousands.
+MOST_BYTES = 64 << 20  # Of one flight recorder's file.
 
 HEALTH = "health.json"
 FAILURE = "failure-rank-"

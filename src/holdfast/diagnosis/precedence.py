@@ -13,18 +13,14 @@ from holdfast.core.job.finding import Class
 from holdfast.diagnosis.evidence import Evidence, Sighting
 from holdfast.diagnosis.tables import CAUSE, MACHINE, SYMPTOM
 
-LATER_S = 60.0
-"""What broke below the process so much later than a process failed did not make it fail."""
-
-NEAR_ITS_END = 50
-"""Lines that may follow what killed a rank in a file of its own."""
+LATER_S = 60.0  # What broke below the process so much later than a process failed did not make it fail.
+NEAR_ITS_END = 50  # Lines that may follow what killed a rank in a file of its own.
 
 LIVED_ON = 200
 """A rank that wrote so many lines after an error has lived through it, where another rank's error stands at its end. Not fewer:
 the stacks of all threads may follow what killed it."""
 
-A_FEW = 2
-"""Lines that may follow an error that a program has logged as it gave up."""
+A_FEW = 2  # Lines that may follow an error that a program has logged as it gave up.
 
 
 def first(those: Sequence[Sighting], evidence: Evidence) -> Sighting:

@@ -11,8 +11,7 @@ from holdfast.core.value import to_plain
 from holdfast.telemetry.report.phrasing import count
 from holdfast.telemetry.report.safe_text import one_line
 
-SCHEMA = 1
-"""Version of `as_json`: raised when a key changes its meaning or goes."""
+SCHEMA = 1  # Version of `as_json`: raised when a key changes its meaning or goes.
 
 
 def as_json(finding: Finding, *, sources: int = 0) -> dict[str, Any]:

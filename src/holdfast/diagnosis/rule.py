@@ -30,28 +30,21 @@ class Rule(Value):
     """One kind of message."""
 
     name: str
-    kind: Class
-    """What it means."""
+    kind: Class  # What it means.
     depth: int
     """How near to the beginning of it all, as `DEPTHS`: what others' failure brings about · that it failed, not why · why ·
     what broke below the process."""
-    confidence: float
-    """How sure it is that a failure with this message has this cause, from 0 to 1."""
-    words: tuple[str, ...]
-    """One of them is in every line that the rule is about."""
+    confidence: float  # How sure it is that a failure with this message has this cause, from 0 to 1.
+    words: tuple[str, ...]  # One of them is in every line that the rule is about.
     pattern: str
     """Looked for in the line, without what its writer or a launcher puts before it. Groups: `rank`, `local`, `node`, `pid` say
     who is meant; `peer` and `peer_rank` who is complained of; `missing` who is waited for, or `lines` of which each begins with
     one of them; `seq` and `op` which collective; `what` is for `says`. With `\\n` in it, it goes on in the lines below."""
-    says: str
-    """What happened, of "rank 3 on n7: …". `{what}` is that group."""
+    says: str  # What happened, of "rank 3 on n7: …". `{what}` is that group.
     advice: str
-    source: str
-    """Where the message is documented, or the file that writes it."""
-    sample: str
-    """A line that the rule knows."""
-    action: Action
-    """What is advised."""
+    source: str  # Where the message is documented, or the file that writes it.
+    sample: str  # A line that the rule knows.
+    action: Action  # What is advised.
 
 
 class Rules:

@@ -34,30 +34,20 @@ from holdfast.diagnosis.rule import Rules
 
 INTENTS = ("progressive", "terminal", "track_only")
 MOST_BODY = 64 << 10
-MOST_SLOW = 8
-"""So many logs may be slow to read (`Limits.slow_s`); then the others wait."""
-
-MOST_KEPT = 10_000
-"""Answers that are remembered."""
-
-MOST_LOG = 4 << 30
-"""Bytes of one file that are read, from its end."""
-
-STOP_FROM = 0.9
-"""From this confidence on STOP is recommended where a finding advises so."""
+MOST_SLOW = 8  # So many logs may be slow to read (`Limits.slow_s`); then the others wait.
+MOST_KEPT = 10_000  # Answers that are remembered.
+MOST_LOG = 4 << 30  # Bytes of one file that are read, from its end.
+STOP_FROM = 0.9  # From this confidence on STOP is recommended where a finding advises so.
 
 
 class Limits(Value):
     """How much is borne."""
 
-    most_waiting: int = 1000
-    """Logs that may wait to be read; then 503."""
+    most_waiting: int = 1000  # Logs that may wait to be read; then 503.
     slow_s: float = 30.0
     """After so long the next log is read beside one that is still being read. A GB takes ten seconds at most."""
-    most_looking: int = 16
-    """Requests that look at files at the same time; where more do, the files do not answer (503)."""
-    wait_s: float = 60.0
-    """How long `GET /logs` waits for an answer, unless wait=false."""
+    most_looking: int = 16  # Requests that look at files at the same time; where more do, the files do not answer (503).
+    wait_s: float = 60.0  # How long `GET /logs` waits for an answer, unless wait=false.
 
 
 class Refused(Exception):
@@ -84,8 +74,7 @@ class Job:
         self.status = Status.PENDING
         self.answer: dict[str, Any] = {}
         self.done = threading.Event()
-        self.begun = 0.0
-        """When it began to be read."""
+        self.begun = 0.0  # When it began to be read.
 
     def is_slow(self, now: float, slow_s: float) -> bool:
         """Whether it is still being read, after so long that something must be wrong."""

@@ -22,13 +22,10 @@ from holdfast.telemetry.report.timeline import Life, Timeline
 class Incident(Value):
     """A round in which something failed by itself."""
 
-    life: Life
-    """The round: its failures, and what was decided."""
+    life: Life  # The round: its failures, and what was decided.
     finding: Finding
-    folder: str
-    """Where the nodes have kept what they know of it. Empty: nothing was kept here."""
-    health: Mapping[str, list[dict[str, Any]]]
-    """By node: what its checks said of it."""
+    folder: str  # Where the nodes have kept what they know of it. Empty: nothing was kept here.
+    health: Mapping[str, list[dict[str, Any]]]  # By node: what its checks said of it.
 
 
 def incidents(path: str, job: Timeline) -> list[Incident]:

@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-REQUEST_TIMEOUT_S = 5.0
-"""How long a client may take to send its request: silent clients must not pile up threads."""
+REQUEST_TIMEOUT_S = 5.0  # How long a client may take to send its request: silent clients must not pile up threads.
 
 
 class HealthHttpServer:

@@ -15,8 +15,7 @@ from holdfast.telemetry.report.safe_text import one_line
 
 HELP = "a job's events from all nodes, in order"
 
-VALUE_LIMIT = 120
-"""Characters of one field in a line for people; --json has all of it."""
+VALUE_LIMIT = 120  # Characters of one field in a line for people; --json has all of it.
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

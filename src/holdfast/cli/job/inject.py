@@ -17,8 +17,7 @@ from holdfast.telemetry.report.safe_text import plain
 
 HELP = "play a fault on a node, for practice: kill, hang or slow a rank; an Xid or a memory error of a GPU"
 
-ANSWER_S = 15.0
-"""More than an agent has for an order."""
+ANSWER_S = 15.0  # More than an agent has for an order.
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -25,11 +25,8 @@ from holdfast.telemetry.report.restarts import PHASES
 from holdfast.telemetry.report.safe_text import one_line
 from holdfast.telemetry.report.timeline import Life, Timeline
 
-CELL = 90
-"""Characters of what happened, on a terminal; the whole text stands below it, in `why` and in the JSON."""
-
-WHOLE = 2000
-"""The same in a pipe or a file, which are searched: there it ends its line, and pushes no other column away."""
+CELL = 90  # Characters of what happened, on a terminal; the whole text stands below it, in `why` and in the JSON.
+WHOLE = 2000  # The same in a pipe or a file, which are searched: there it ends its line, and pushes no other column away.
 
 HELP = "a job's timeline: rounds, attempts, failures, time lost"
 

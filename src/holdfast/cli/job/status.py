@@ -22,11 +22,8 @@ from holdfast.telemetry.report.timeline import NodeSeen, WorkerSeen
 
 HELP = "how a job is now: nodes, ranks, round, and the last decision with its reason"
 
-ANSWER_S = 1.0
-"""How long to wait for an agent: it answers between two events, within milliseconds."""
-
-Answers = dict[str, dict[str, Any]]
-"""What each node's agent says of itself now, by the node's name, where it answers."""
+ANSWER_S = 1.0  # How long to wait for an agent: it answers between two events, within milliseconds.
+Answers = dict[str, dict[str, Any]]  # What each node's agent says of itself now, by the node's name, where it answers.
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -20,14 +20,9 @@ from holdfast.telemetry.report.safe_text import plain
 
 HELP = "stop a job"
 
-GRACE_S = 30.0
-"""The grace period that is assumed when none is given: the default of `holdfast run --shutdown-timeout`."""
-
-REPORT_S = 15.0
-"""Beyond the grace period: for SIGKILL, the other nodes' answers, and the report."""
-
-TAKEN_UP_S = 5.0
-"""How long to wait for an agent to take the request up."""
+GRACE_S = 30.0  # The grace period that is assumed when none is given: the default of `holdfast run --shutdown-timeout`.
+REPORT_S = 15.0  # Beyond the grace period: for SIGKILL, the other nodes' answers, and the report.
+TAKEN_UP_S = 5.0  # How long to wait for an agent to take the request up.
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

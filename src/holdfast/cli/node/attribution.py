@@ -15,8 +15,7 @@ from holdfast.runtime.secrets import secret_in
 
 HELP = "serve NVRx's attribution API over our rules: which logs say that a job should stop"
 
-TOKEN = "HOLDFAST_ATTRIBUTION_TOKEN"
-"""Variable with the token that is asked for, and shown."""
+TOKEN = "HOLDFAST_ATTRIBUTION_TOKEN"  # Variable with the token that is asked for, and shown.
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

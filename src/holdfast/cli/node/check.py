@@ -25,8 +25,7 @@ HELP = "whether this node, or those of a running job, are fit: GPUs, NICs, stora
 USUAL = ("memory", "files", "clock", "kernel-log", AUTO)
 """What is checked where nothing is named: all that needs no argument, as far as this node has it."""
 
-MARGIN_S = 5.0
-"""How much longer than its checks an agent may take to answer."""
+MARGIN_S = 5.0  # How much longer than its checks an agent may take to answer.
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,13 +13,11 @@ from holdfast.health.service import serve
 
 HELP = "answer a launcher's node health checks on a Unix socket (nvhcd.HealthCheckService)"
 
-GOODBYE_S = 5.0
-"""How long requests that are under way may take to end."""
+GOODBYE_S = 5.0  # How long requests that are under way may take to end.
 
 STOPS = (signal.SIGTERM, signal.SIGINT)
 
-MOST_S = 55.0
-"""For one check: clients give up after 60 s, and would take that for fit."""
+MOST_S = 55.0  # For one check: clients give up after 60 s, and would take that for fit.
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

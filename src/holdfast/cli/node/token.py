@@ -11,8 +11,7 @@ from holdfast.core.errors import UsageError
 
 HELP = "make a secret by which a job's nodes know each other"
 
-SECRET_BYTES = 32
-"""As long as the key of the MAC that it is used for."""
+SECRET_BYTES = 32  # As long as the key of the MAC that it is used for.
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

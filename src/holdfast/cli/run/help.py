@@ -8,8 +8,7 @@ import textwrap
 from holdfast.core.config.flags import NVRX_FLAGS, flags_of
 from holdfast.core.config.option import Option
 
-COLUMN = 34
-"""Where the meanings start; a longer flag gets a line of its own."""
+COLUMN = 34  # Where the meanings start; a longer flag gets a line of its own.
 
 
 def run_help(command: str = "run", width: int | None = None) -> str:

@@ -19,11 +19,8 @@ from holdfast.health.verdict import Verdict, degraded
 from holdfast.runtime.process.process import die_with_parent
 
 NAME = "pairs"
-PAIR_S = 60.0
-"""For one pair. torch's import and NCCL's set-up take some ten seconds of that on a cold node."""
-
-ROUNDS_S = 4
-"""So many times the limit of one pair is the limit of the whole, after the nodes have met."""
+PAIR_S = 60.0  # For one pair. torch's import and NCCL's set-up take some ten seconds of that on a cold node.
+ROUNDS_S = 4  # So many times the limit of one pair is the limit of the whole, after the nodes have met.
 
 
 class Where:

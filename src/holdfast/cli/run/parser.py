@@ -62,10 +62,8 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(prog="holdfast run", add_help=False, argument_default=argparse.SUPPRESS, formatter_class=_NoFormatter)
         self.flags = flags
         self.words: list[str] = []
-        self.done = 0
-        """Words that have been taken in, when a flag that may take a value or none was met last."""
-        self.ambiguous: dict[str, UsageError] = {}
-        """Words that could be several flags, if they stand before the script."""
+        self.done = 0  # Words that have been taken in, when a flag that may take a value or none was met last.
+        self.ambiguous: dict[str, UsageError] = {}  # Words that could be several flags, if they stand before the script.
         self.add_argument("-h", "--help", action=_Help, nargs=0)
         self._by_prefix = {"help"}
         """What a prefix may stand for: what it may stand for in torchrun, so that none becomes ambiguous because of us."""

@@ -14,8 +14,7 @@ from holdfast.core.config.config import RunConfig
 from holdfast.core.wire.messages import Assigned
 from holdfast.telemetry.record.state_dir import job_name
 
-SHOWN_RANKS = 4
-"""Workers shown in full; the others differ in nothing but their rank."""
+SHOWN_RANKS = 4  # Workers shown in full; the others differ in nothing but their rank.
 LATER = "<known at the start>"
 
 

@@ -12,8 +12,7 @@ from holdfast.core.config.draft import Resolved
 from holdfast.core.config.fault_tolerance import FaultTolerance
 from holdfast.core.value import to_plain
 
-VALUE_WIDTH = 44
-"""Column of the origins; a longer value pushes its own to the right."""
+VALUE_WIDTH = 44  # Column of the origins; a longer value pushes its own to the right.
 
 
 def as_text(resolved: Resolved) -> str:

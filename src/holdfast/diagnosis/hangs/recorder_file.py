@@ -23,8 +23,7 @@ from holdfast.core.job.finding import Class, Finding, Quote
 from holdfast.core.value import Value
 from holdfast.diagnosis.hangs.suspects import BRANCH, KEPT, NETWORK, blame
 
-MOST_BYTES = 256 << 20
-"""Of one file; 2000 collectives with their stacks are some 2 MB."""
+MOST_BYTES = 256 << 20  # Of one file; 2000 collectives with their stacks are some 2 MB.
 
 MOST_GROUPS, MOST_TEXT, MOST_SEQ = 64, 200, 2**53
 """Of what a rank says of itself: a script may have written anything there."""
@@ -45,12 +44,9 @@ class Call(Value):
 
     group: str
     seq: int
-    what: str
-    """`all_reduce [[4]] Float`"""
-    state: str
-    """One of `State`; torch may know others."""
-    where: str = ""
-    """The script's line that called it. Empty: not recorded."""
+    what: str  # `all_reduce [[4]] Float`
+    state: str  # One of `State`; torch may know others.
+    where: str = ""  # The script's line that called it. Empty: not recorded.
 
 
 class Record(Value):
@@ -58,8 +54,7 @@ class Record(Value):
 
     rank: int
     calls: tuple[Call, ...] = ()
-    groups: Mapping[str, tuple[int, ...]]
-    """Ranks of each group, by its name; empty: not recorded."""
+    groups: Mapping[str, tuple[int, ...]]  # Ranks of each group, by its name; empty: not recorded.
     source: str = ""
 
 

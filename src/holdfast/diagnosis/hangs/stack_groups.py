@@ -14,8 +14,7 @@ from holdfast.core.page.stack_text import Frame, main_thread, waits, where
 from holdfast.core.value import Value
 from holdfast.diagnosis.hangs.suspects import are_few, blame
 
-ALIKE = 12
-"""Innermost frames that are compared: below, ranks may have come there by different ways."""
+ALIKE = 12  # Innermost frames that are compared: below, ranks may have come there by different ways.
 
 
 class Group(Value):
@@ -23,10 +22,8 @@ class Group(Value):
 
     ranks: tuple[int, ...]
     where: str
-    waits: bool | None
-    """Whether they wait for others there, in a collective. None: not known."""
-    stack: tuple[str, ...]
-    """`load (data.py:88)`, the innermost first."""
+    waits: bool | None  # Whether they wait for others there, in a collective. None: not known.
+    stack: tuple[str, ...]  # `load (data.py:88)`, the innermost first.
 
 
 def grouped(stacks: Mapping[int, str]) -> list[Group]:

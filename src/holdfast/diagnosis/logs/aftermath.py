@@ -11,17 +11,13 @@ from holdfast.diagnosis.evidence import Sighting
 from holdfast.diagnosis.logs.prefix import Speaker
 from holdfast.diagnosis.tables import EFFECT
 
-SEARCHED = 64 << 20
-"""Bytes after the first message in which signs of progress are searched."""
+SEARCHED = 64 << 20  # Bytes after the first message in which signs of progress are searched.
 
 WENT_ON = 10
 """So many lines of progress by anybody show that the writer went on: the others cannot go on for long without it. In a log of
 many ranks one line of its own is enough."""
-OWN = 2
-"""And in a file of its own so many."""
-
-MARK = 80
-"""Bytes that are kept of a line that tells of progress: its writer stands there."""
+OWN = 2  # And in a file of its own so many.
+MARK = 80  # Bytes that are kept of a line that tells of progress: its writer stands there.
 
 _NEWLINE = re.compile(rb"\n")
 _TOLD = rb"\b[^\w\n]{0,4}\d"

@@ -60,10 +60,8 @@ class Box:
         self.source = source
         self._first = False
         self._fields: dict[str, tuple[str, str | None]] = {}
-        self.hosts: dict[str, str] = {}
-        """Hosts by what else their lines call them."""
-        self.pids: dict[tuple[str, int], int] = {}
-        """Ranks by node and pid."""
+        self.hosts: dict[str, str] = {}  # Hosts by what else their lines call them.
+        self.pids: dict[tuple[str, int], int] = {}  # Ranks by node and pid.
 
     def read(self, text: str, speaker: Speaker, line: int) -> End | None:
         """The end that a line tells of, or completes."""

@@ -19,14 +19,11 @@ class Speaker(Value):
     """Who has written something, as far as it is known."""
 
     rank: int | None = None
-    local: int | None = None
-    """Its place on its node."""
+    local: int | None = None  # Its place on its node.
     node: str = ""
     pid: int | None = None
-    at: float | None = None
-    """When, in seconds within an epoch of its own: only to be compared with others of one format."""
-    mark: str = ""
-    """What its lines begin with, where several write into one file."""
+    at: float | None = None  # When, in seconds within an epoch of its own: only to be compared with others of one format.
+    mark: str = ""  # What its lines begin with, where several write into one file.
 
 
 quicken(Speaker)  # one for each line of a flood
@@ -133,8 +130,7 @@ def _one(text: str, at: int, said: Said) -> int:
     return at
 
 
-Said = dict[str, Any]
-"""Fields of a `Speaker`, as far as prefixes tell them; `until`: where what names the writer ends."""
+Said = dict[str, Any]  # Fields of a `Speaker`, as far as prefixes tell them; `until`: where what names the writer ends.
 
 _ANYWHERE = (
     (_RANK, True),

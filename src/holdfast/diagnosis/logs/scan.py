@@ -20,35 +20,19 @@ from holdfast.diagnosis.logs.sieve import Sieve
 from holdfast.diagnosis.rule import Rule, Rules
 from holdfast.diagnosis.tables import CAUSE, EFFECT, MACHINE, SYMPTOM
 
-BLOCK = 1 << 20
-"""Bytes that are read together."""
-
-LONGEST = 4096
-"""Bytes of a line that are read."""
-
-MOST_SHAPES = 32 << 20
-"""Bytes of shapes that are remembered."""
+BLOCK = 1 << 20  # Bytes that are read together.
+LONGEST = 4096  # Bytes of a line that are read.
+MOST_SHAPES = 32 << 20  # Bytes of shapes that are remembered.
 
 NEW, MANY, STRANGE = 0.5, 500, 15
 """Where more than this share of a block's lines, and so many, are new, the next blocks are not compared with earlier ones."""
 
-MOST_ALIKE = 4096
-"""Lines of one shape and file that are read: a flood says nothing new."""
-
-FAR = 1000
-"""A message that comes again so many lines later was survived the first time: the last one counts."""
-
-TRACEBACK = 400
-"""Lines above an exception's own, others' included, in which its traceback begins."""
-
-FURTHER = 64
-"""Lines after a message that a rule may look at, where its pattern goes on there."""
-
-POD = 200
-"""Lines that the description of a pod may have."""
-
-DESCRIBED = ("Name:     ", "Node:     ")
-"""In the lines of `kubectl describe pod` that say which pod it is, and where."""
+MOST_ALIKE = 4096  # Lines of one shape and file that are read: a flood says nothing new.
+FAR = 1000  # A message that comes again so many lines later was survived the first time: the last one counts.
+TRACEBACK = 400  # Lines above an exception's own, others' included, in which its traceback begins.
+FURTHER = 64  # Lines after a message that a rule may look at, where its pattern goes on there.
+POD = 200  # Lines that the description of a pod may have.
+DESCRIBED = ("Name:     ", "Node:     ")  # In the lines of `kubectl describe pod` that say which pod it is, and where.
 _DESCRIBED = re.compile(r"^(Name|Node):\s+([\w.-]+)")
 
 _OBJECT = re.compile(r"\b[Pp]od(?:/| [\w-]+/)([a-z0-9][\w.-]*)")
@@ -66,19 +50,15 @@ class Log:
     def __init__(self, source: str, speaker: Speaker) -> None:
         self.source, self.speaker = source, speaker
         self.sightings: dict[tuple[object, ...], Sighting] = {}
-        self.counts: dict[tuple[object, ...], int] = {}
-        """How often each of them was seen."""
+        self.counts: dict[tuple[object, ...], int] = {}  # How often each of them was seen.
         self.ends: list[End] = []
         self.ranks: set[int] = set() if speaker.rank is None else {speaker.rank}
         self.box = ends.Box(source)
         self.lines = 0
         self.writers: set[object] = set(self.ranks)
-        self.places: dict[object, int] = {}
-        """Ranks of writers whose other lines only say their place on a node."""
-        self.alike: dict[bytes, int] = {}
-        """Lines that were read, by shape."""
-        self._pod, self._pod_line = speaker, -POD
-        """Whom `kubectl describe pod` describes, and since which line."""
+        self.places: dict[object, int] = {}  # Ranks of writers whose other lines only say their place on a node.
+        self.alike: dict[bytes, int] = {}  # Lines that were read, by shape.
+        self._pod, self._pod_line = speaker, -POD  # Whom `kubectl describe pod` describes, and since which line.
 
     def read_up_to(self, line: int) -> None:
         """So many lines have been read."""
@@ -128,17 +108,14 @@ class Scanner:
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
-        self._of_bare: dict[bytes, list[str]] = {}
-        """Words by what is left of them in a shape."""
+        self._of_bare: dict[bytes, list[str]] = {}  # Words by what is left of them in a shape.
         for word in dict.fromkeys((*rules.by_word, *ends.WORDS, *DESCRIBED)):
             self._of_bare.setdefault(word.encode().translate(None, DIGITS), []).append(word)
         self._sieve = Sieve(self._of_bare)
         self._shapes: dict[bytes, list[str] | None] = {}
         """By shape: words that may be in such a line. None: there are none."""
-        self._size = 0
-        """Bytes of them."""
-        self._strange = 0
-        """Blocks that are still to be read as if no line had come before."""
+        self._size = 0  # Bytes of them.
+        self._strange = 0  # Blocks that are still to be read as if no line had come before.
 
     def file(self, path: str, speaker: Speaker, *, most_bytes: int | None = None) -> Log:
         """Read a file, or its last `most_bytes`. OSError where it cannot be read."""

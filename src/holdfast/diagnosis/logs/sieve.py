@@ -19,14 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 FOUR = 4
-SHORTEST = 2 * FOUR - 1
-"""Letters of a word that has a packed one in each of its rows."""
-
-MOST = 4
-"""Packed letters of a row that are looked at: with so many, hardly any other text has such a row."""
-
-KINDS = b"0123456789abcef"
-"""Of bytes, by hexadecimal digits. Without d no packed letter is half of one (a surrogate)."""
+SHORTEST = 2 * FOUR - 1  # Letters of a word that has a packed one in each of its rows.
+MOST = 4  # Packed letters of a row that are looked at: with so many, hardly any other text has such a row.
+KINDS = b"0123456789abcef"  # Of bytes, by hexadecimal digits. Without d no packed letter is half of one (a surrogate).
 
 SMALL = 32 << 10
 """Bytes of a text in which each word is looked for, as long as nothing larger has come: preparing takes milliseconds, too."""
@@ -37,11 +32,9 @@ class Sieve:
 
     def __init__(self, words: Iterable[bytes]) -> None:
         self.words = tuple(dict.fromkeys(words))
-        self._plain = self.words
-        """Those that are looked for one by one: all, until there is something to prepare for."""
+        self._plain = self.words  # Those that are looked for one by one: all, until there is something to prepare for.
         self._looks: list[_Look] = []
-        self._kinds = b""
-        """By byte. Empty: not prepared yet."""
+        self._kinds = b""  # By byte. Empty: not prepared yet.
 
     def inside(self, text: bytes) -> Iterator[tuple[int, bytes]]:
         """(where it begins, word) for each time that a word is in `text`, in no order."""
@@ -79,8 +72,7 @@ class _Look:
     last packed letter half is enough; of a row of one, what stands before it counts too."""
 
     def __init__(self, rows: list[tuple[bytes, int]], length: int, kinds: bytes) -> None:
-        self._whole = max(1, length - 1)
-        """Packed letters that are known of each row for certain."""
+        self._whole = max(1, length - 1)  # Packed letters that are known of each row for certain.
         self._words: dict[str, list[tuple[int, bytes]]] = {}
         sets: list[set[str]] = [set() for _ in range(length)]
         before = set[str]()

@@ -158,13 +158,11 @@ HELPS = {
 }  # fmt: skip
 """What helps, by the catalogue's action."""
 
-HARDWARE = (RESET, REBOOT, SERVICE)
-"""Of these actions: the node cannot go on as it is."""
+HARDWARE = (RESET, REBOOT, SERVICE)  # Of these actions: the node cannot go on as it is.
 
 _NAMED = {row[0] for row in _OWN}
 _CLASS = {PROGRAM: USER, DRIVER: FRAMEWORK, NVLINK: FABRIC}
-_NEEDS = r".* to \S+ \((?!None|Drain P2P)"
-"""Xid 154 tells what a GPU needs to recover, nothing included."""
+_NEEDS = r".* to \S+ \((?!None|Drain P2P)"  # Xid 154 tells what a GPU needs to recover, nothing included.
 
 RULES: tuple[Row, ...] = (
     *_OWN,

@@ -57,11 +57,9 @@ STATES = {
 class Span(Value):
     """Some workers of one node, in one state."""
 
-    node: str
-    """Empty: of no node (`missing`)."""
+    node: str  # Empty: of no node (`missing`).
     state: str
-    begin: float
-    """Seconds since the epoch, as is `end`."""
+    begin: float  # Seconds since the epoch, as is `end`.
     end: float
     workers: int
 
@@ -74,16 +72,12 @@ class Span(Value):
 class Goodput(Value):
     """Of one job, up to a moment."""
 
-    until: float
-    """That moment, or the job's end (seconds since the epoch)."""
-    worker_s: dict[str, float]
-    """Seconds times workers, of each of `STATES`."""
+    until: float  # That moment, or the job's end (seconds since the epoch).
+    worker_s: dict[str, float]  # Seconds times workers, of each of `STATES`.
     goodput: float
     """The part of all of it that was productive, 0 to 1: of all workers that were there, and of those that were missing."""
-    present: float
-    """The same of those that were there."""
-    spans: tuple[Span, ...]
-    """Node by node, and in order."""
+    present: float  # The same of those that were there.
+    spans: tuple[Span, ...]  # Node by node, and in order.
 
 
 def goodput(records: Sequence[Record], job: Timeline, now: float) -> Goodput:

@@ -16,11 +16,8 @@ from holdfast.telemetry.report.safe_text import one_line
 WIDE, LABEL, HIGH, GAP, AXIS = 1000, 140, 22, 6, 60
 """Pixels: of the time axis, of the nodes' names before it, of a node's bar, between two, and of what stands below."""
 
-FINER = 2
-"""A PNG's pixels, to a side, for one of these: sharp on the screens that there are."""
-
-MOST_NODES = 200
-"""Bars of a picture; of more nodes, those with the least productive time are drawn."""
+FINER = 2  # A PNG's pixels, to a side, for one of these: sharp on the screens that there are.
+MOST_NODES = 200  # Bars of a picture; of more nodes, those with the least productive time are drawn.
 
 OTHERS = ("#8e6bbf", "#5b8fd9", "#4bb3b8", "#7a9e3f", "#c9a227", "#d98032", "#b5651d", "#9aa0a6", "#6d7f8c", "#bdbdbd")
 COLOURS = {PRODUCTIVE: "#2e9e5b", LOST: "#a3d9b1", MISSING: "#e6e6e6"}

@@ -25,12 +25,9 @@ class Steps(Value):
 
     first: int
     last: int
-    began_at: float
-    """When the first of them began (seconds since the epoch)."""
-    ended_at: float
-    """When the last of them was done."""
-    saved: int | None = None
-    """The last of them that was done when a checkpoint was. None: none was."""
+    began_at: float  # When the first of them began (seconds since the epoch).
+    ended_at: float  # When the last of them was done.
+    saved: int | None = None  # The last of them that was done when a checkpoint was. None: none was.
 
     @property
     def count(self) -> int:

@@ -13,8 +13,7 @@ IN_MODIFY, IN_CLOSE_WRITE, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x2, 0x8, 0x80, 0
 CHANGES = IN_MODIFY | IN_CLOSE_WRITE | IN_MOVED_TO | IN_CREATE | IN_DELETE
 """A file was written, closed after writing, made, renamed or removed."""
 
-BLIND_S = 0.25
-"""Longest wait where the kernel does not tell."""
+BLIND_S = 0.25  # Longest wait where the kernel does not tell.
 
 
 class Watch:

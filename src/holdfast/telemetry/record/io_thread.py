@@ -18,8 +18,7 @@ PATIENCE_S = 0.1
 CLOSE_S = 2.0
 """How long `close` waits for what is still to be done: the job's end, where nobody counts on the agent any more."""
 
-LIMIT = 10_000
-"""Tasks that may wait. An event is about 1 kB of memory."""
+LIMIT = 10_000  # Tasks that may wait. An event is about 1 kB of memory.
 
 
 class Aside:
@@ -29,11 +28,9 @@ class Aside:
         self.patience_s, self.close_s, self.limit = patience_s, close_s, limit
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._done: SimpleQueue[None] = SimpleQueue()
-        self._open = 0
-        """Tasks that have not come to their end, as far as we have looked."""
+        self._open = 0  # Tasks that have not come to their end, as far as we have looked.
         self._has_thread = False
-        self.is_late = False
-        """A task hangs, or others wait behind one that did."""
+        self.is_late = False  # A task hangs, or others wait behind one that did.
 
     def do(self, task: Callable[[], None], patience_s: float | None = None) -> bool:
         """Have `task` done. False: too many wait already, and it will not be done. `patience_s` None: as for every task."""

@@ -11,11 +11,8 @@ from collections.abc import Callable, Iterator
 
 from holdfast.telemetry.record.state_dir import events_files, is_running, job_dirs, remove_dead_sockets, touched_at
 
-KEEP_JOBS = 50
-"""Runs kept. Enough to look back over some weeks of work, few enough that `holdfast jobs` stays readable."""
-
-KEEP_BYTES = 10 << 30
-"""Bytes kept in all, worker logs included. Home quotas on clusters are commonly 20 to 100 GB."""
+KEEP_JOBS = 50  # Runs kept. Enough to look back over some weeks of work, few enough that `holdfast jobs` stays readable.
+KEEP_BYTES = 10 << 30  # Bytes kept in all, worker logs included. Home quotas on clusters are commonly 20 to 100 GB.
 
 SETTLED_S = 86_400.0
 """A run without an ending is pruned only when untouched for a day: on a network file system without locks it may

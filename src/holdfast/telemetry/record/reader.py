@@ -38,19 +38,14 @@ class Record(Value):
     """One line: an event, and where and when it was recorded."""
 
     seq: int
-    at_unix: float
-    """As its node's clock had it."""
+    at_unix: float  # As its node's clock had it.
     node: str
     round: int
     attempt: int
-    name: str
-    """The event's name on disk."""
-    event: Event | None
-    """None: not known to this version, or not in this shape; see `fields`."""
-    fields: dict[str, Any]
-    """The event's own fields as they stand on disk."""
-    skew_s: float = 0.0
-    """How much this node's clock is ahead of the others', as far as that shows."""
+    name: str  # The event's name on disk.
+    event: Event | None  # None: not known to this version, or not in this shape; see `fields`.
+    fields: dict[str, Any]  # The event's own fields as they stand on disk.
+    skew_s: float = 0.0  # How much this node's clock is ahead of the others', as far as that shows.
 
     @property
     def at(self) -> float:

@@ -24,11 +24,8 @@ from holdfast.core.machine import NEVER
 from holdfast.core.value import as_json, to_plain
 from holdfast.telemetry.record.io_thread import Aside
 
-HELD_LIMIT = 10_000
-"""Records kept in memory before a flush comes by itself. A start of 1,000 ranks makes some 1,010."""
-
-LATE_S = 2.0
-"""After so long without an event on disk, the next one says so: a busy host is no reason to alarm anybody."""
+HELD_LIMIT = 10_000  # Records kept in memory before a flush comes by itself. A start of 1,000 ranks makes some 1,010.
+LATE_S = 2.0  # After so long without an event on disk, the next one says so: a busy host is no reason to alarm anybody.
 
 TAIL_BYTES = 1 << 20
 """How far back to look for the last whole line of an earlier agent. A failure with its log tail is some 100 kB."""

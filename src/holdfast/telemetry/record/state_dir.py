@@ -29,11 +29,8 @@ from collections.abc import Callable, Mapping
 from holdfast.core.errors import StartError, UsageError
 from holdfast.telemetry.record import locks
 
-LOCK_PATIENCE_S = 1.0
-"""How long to wait for another agent that is opening its directory (microseconds of work)."""
-
-NAME_LIMIT = 80
-"""Longest safe name. File systems allow 255 bytes, but a socket's whole address only 107."""
+LOCK_PATIENCE_S = 1.0  # How long to wait for another agent that is opening its directory (microseconds of work).
+NAME_LIMIT = 80  # Longest safe name. File systems allow 255 bytes, but a socket's whole address only 107.
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
@@ -161,8 +158,7 @@ class JobDir:
         self.node = node
         """Name of this node in file names: the one wished for, or with `-2`, `-3` … where that one is taken by another
         living agent."""
-        self.degraded = degraded
-        """One line for the user when the record could not go where it belongs; else empty."""
+        self.degraded = degraded  # One line for the user when the record could not go where it belongs; else empty.
         self.joins = joins
         """Agents that were started together with this one have begun this run, and none of this node's was in it before: if it
         is over, so is this agent's part."""

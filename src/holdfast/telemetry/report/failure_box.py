@@ -15,8 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-MAX_WIDTH = 60
-"""Columns of the rules at most; else they are as wide as the longest line."""
+MAX_WIDTH = 60  # Columns of the rules at most; else they are as wide as the longest line.
 
 EXPLAINED = (Cause.WATCHDOG, Cause.HUNG, Cause.STUCK, Cause.START, Cause.NODE_LOST)
 """Causes whose message says more than an exit code."""

@@ -22,17 +22,10 @@ from holdfast.telemetry.record.plain_values import from_plain
 from holdfast.telemetry.report.phrasing import count, moment, ranges, span
 from holdfast.telemetry.report.safe_text import one_line, plain, uncoloured
 
-SCHEMA = 1
-"""Version of `report_json`: raised when a key changes its meaning or goes."""
-
-MAX_TRACEBACK = 60
-"""Lines of a traceback beyond which its middle is left out (a recursion has a thousand equal ones)."""
-
-MAX_GROUPS = 12
-"""Lines about the other failures."""
-
-MAX_LOG_LINE = 500
-"""Characters of one line of the worker's log."""
+SCHEMA = 1  # Version of `report_json`: raised when a key changes its meaning or goes.
+MAX_TRACEBACK = 60  # Lines of a traceback beyond which its middle is left out (a recursion has a thousand equal ones).
+MAX_GROUPS = 12  # Lines about the other failures.
+MAX_LOG_LINE = 500  # Characters of one line of the worker's log.
 
 HINTS = {
     "SIGKILL": "not sent by Holdfast: most often the kernel's out-of-memory killer (see `dmesg`), or a job scheduler",

@@ -44,12 +44,9 @@ class Restart(Value):
 
     from_round: int
     round: int
-    disturbed_at: float
-    """When the first thing went wrong, seconds since the epoch."""
-    phases: dict[str, float | None]
-    """Seconds, by name as in `PHASES`. None: not told, or part of the next one that is."""
-    total_s: float
-    """To the last moment that is known."""
+    disturbed_at: float  # When the first thing went wrong, seconds since the epoch.
+    phases: dict[str, float | None]  # Seconds, by name as in `PHASES`. None: not told, or part of the next one that is.
+    total_s: float  # To the last moment that is known.
 
 
 def restart(disturbed_at: float, before: Sequence[Record], after: Sequence[Record]) -> Restart:

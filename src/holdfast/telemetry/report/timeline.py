@@ -43,11 +43,8 @@ from holdfast.telemetry.report.safe_text import one_line
 DECISIONS = (Decided, NodeExcluded, NodeReadmitted, FaultInjected)
 """Events that say what the coordinator has made up its mind to do; or an operator, for practice."""
 
-AGAIN = (Verdict.RESTART, Verdict.REJOIN)
-"""Decisions after which there is another life."""
-
-ABOUT_NODES = (Verdict.EXCLUDE, Verdict.READMIT, Verdict.INJECT)
-"""Decisions that end no life."""
+AGAIN = (Verdict.RESTART, Verdict.REJOIN)  # Decisions after which there is another life.
+ABOUT_NODES = (Verdict.EXCLUDE, Verdict.READMIT, Verdict.INJECT)  # Decisions that end no life.
 
 
 class Decision(Value):
@@ -68,8 +65,7 @@ class Exclusion(Value):
 
     name: str
     reason: str
-    by: str
-    """operator · failures · slowness · script · itself"""
+    by: str  # operator · failures · slowness · script · itself
     since_unix: float
 
 
@@ -79,8 +75,7 @@ class WorkerState(StrEnum):
     RUNNING = "running"
     DYING = "dying"
     EXITED = "exited"
-    UNKNOWN = "unknown"
-    """Its agent is gone."""
+    UNKNOWN = "unknown"  # Its agent is gone.
 
 
 class JobState(StrEnum):
@@ -89,8 +84,7 @@ class JobState(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     ENDED = "ended"
-    LOST = "lost"
-    """No agent lives, and none recorded the end."""
+    LOST = "lost"  # No agent lives, and none recorded the end.
 
 
 class WorkerSeen(Value):
@@ -110,23 +104,17 @@ class Life(Value):
 
     round: int
     attempt: int
-    reason: str = ""
-    """Why this round was formed."""
-    nodes: tuple[str, ...] = ()
-    """Nodes that took part, in group-rank order as far as it is known."""
+    reason: str = ""  # Why this round was formed.
+    nodes: tuple[str, ...] = ()  # Nodes that took part, in group-rank order as far as it is known.
     world_size: int = 0
     master: str = ""
     formed_at: float
-    started_at: float | None = None
-    """When the last of its workers had started. None: none was started."""
-    disturbed_at: float | None = None
-    """When the first thing went wrong. None: nothing did."""
-    ended_at: float | None = None
-    """When its last worker was gone. None: some run, or that was not seen."""
+    started_at: float | None = None  # When the last of its workers had started. None: none was started.
+    disturbed_at: float | None = None  # When the first thing went wrong. None: nothing did.
+    ended_at: float | None = None  # When its last worker was gone. None: some run, or that was not seen.
     workers: tuple[WorkerSeen, ...] = ()
     failures: tuple[Failure, ...] = ()
-    decision: Decision | None = None
-    """What was decided when it was over."""
+    decision: Decision | None = None  # What was decided when it was over.
     lost_s: float | None = None
     """From its disturbance to the start of the next life's last worker. None: undisturbed, or there is no next life."""
 
@@ -151,8 +139,7 @@ class NodeSeen(Value):
     started_at: float
     nproc: int
     is_running: bool
-    agents: int
-    """How many agents this node has had."""
+    agents: int  # How many agents this node has had.
 
 
 class Timeline(Value):
@@ -160,27 +147,20 @@ class Timeline(Value):
 
     job: str
     state: JobState
-    outcome: Outcome | None = None
-    """None: it has not ended."""
+    outcome: Outcome | None = None  # None: it has not ended.
     exit_code: int | None = None
-    reason: str = ""
-    """Why it ended."""
+    reason: str = ""  # Why it ended.
     started_at: float | None = None
-    ended_at: float | None = None
-    """Its end, or the last sign of life where that was not recorded; None: it runs."""
+    ended_at: float | None = None  # Its end, or the last sign of life where that was not recorded; None: it runs.
     nodes: tuple[NodeSeen, ...] = ()
     lives: tuple[Life, ...] = ()
-    restarts: tuple[Restart, ...] = ()
-    """Where the time went of each life that followed another one's trouble."""
+    restarts: tuple[Restart, ...] = ()  # Where the time went of each life that followed another one's trouble.
     decisions: tuple[Decision, ...] = ()
-    degraded: tuple[str, ...] = ()
-    """What this job had to do without."""
-    excluded: tuple[Exclusion, ...] = ()
-    """Nodes that must not take part (any more)."""
+    degraded: tuple[str, ...] = ()  # What this job had to do without.
+    excluded: tuple[Exclusion, ...] = ()  # Nodes that must not take part (any more).
     stragglers: tuple[str, ...] = ()
     """Ranks, and nodes, that are much slower than the others of the running round, in words."""
-    coordinator: str = ""
-    """`host:port` of the coordinator, as these nodes last knew it. Empty: in the agent itself."""
+    coordinator: str = ""  # `host:port` of the coordinator, as these nodes last knew it. Empty: in the agent itself.
     lost_s: float = 0.0
 
     @property
