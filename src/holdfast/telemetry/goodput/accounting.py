@@ -26,7 +26,7 @@ from holdfast.core.job.events import (
 )
 from holdfast.core.value import Value, replace
 from holdfast.telemetry.record.reader import Record
-from holdfast.telemetry.report.restarts import is_sight
+from holdfast.telemetry.report.restarts import by_round, is_sight
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,12 +83,10 @@ class Goodput(Value):
 def goodput(records: Sequence[Record], job: Timeline, now: float) -> Goodput:
     """Of `job`, whose records these are in order; `now` is looked at while it runs (seconds since the epoch)."""
     until = now if job.ended_at is None else job.ended_at
-    by_round: dict[int, list[Record]] = {}
-    for record in records:
-        by_round.setdefault(record.round, []).append(record)
-    sights = {number: [record for record in own if is_sight(record)] for number, own in by_round.items()}
+    rounds = by_round(records)
+    sights = {number: [record for record in own if is_sight(record)] for number, own in rounds.items()}
     spans = [span for agent in _agents(records) for span in _of_agent(agent, job, sights, until)]
-    lost = _lost(by_round, job.lives)
+    lost = _lost(rounds, job.lives)
     spans = [part for span in spans for part in _without_lost(span, lost)]
     spans += _missing(job.lives, until)
     worker_s = {state: sum(span.worker_s for span in spans if span.state == state) for state in STATES}
@@ -125,19 +123,18 @@ def _of_agent(records: list[Record], job: Timeline, sights: Mapping[int, list[Re
     started = records[0].event
     assert isinstance(started, AgentStarted)
     end = _end(records, started, job, until)
-    by_round: dict[int, list[Record]] = {}
-    for record in records:
-        by_round.setdefault(record.round, []).append(record)
+    rounds = by_round(records)
     cuts, exits = [(records[0].at, "rendezvous")], []
     has_steps = any(isinstance(record.event, RanksBegun) and record.event.stepped_s is not None for record in records)
     for life in job.lives:
-        own = by_round.get(life.round, [])
+        own = rounds.get(life.round, [])
         if any(isinstance(record.event, RoundFormed) for record in own):
             cuts += _of_life(own, life, sights[life.round], has_steps=has_steps)
             exits = [record.at for record in own if isinstance(record.event, WorkerExited)]
         elif records[0].at <= life.formed_at < end:
             cuts.append((life.formed_at, "spare"))
-    return _spans(records[0].node, cuts, _early(cuts, exits), end, started.nproc)
+    early = sorted(exits)[:-1] if cuts[-1][1] == IDLE else []  # when ranks of the last life ended before its others did
+    return _spans(records[0].node, cuts, early, end, started.nproc)
 
 
 def _end(records: list[Record], started: AgentStarted, job: Timeline, until: float) -> float:
@@ -192,11 +189,6 @@ def _beginnings(since: float, told: Sequence[Record], *, has_steps: bool) -> lis
     return [*inside, (begin, "restore"), (end, goes_on[-1] if goes_on else "start")]
 
 
-def _early(cuts: Sequence[tuple[float, str]], exits: Sequence[float]) -> list[float]:
-    """The moments at which ranks of the node's last life ended before its others did."""
-    return sorted(exits)[:-1] if cuts[-1][1] == IDLE else []
-
-
 def _spans(node: str, cuts: Iterable[tuple[float, str]], early: Sequence[float], end: float, workers: int) -> list[Span]:
     """No moment twice, none missing. A rank that ended `early` is idle from then on."""
     found = []
@@ -214,11 +206,11 @@ def _spans(node: str, cuts: Iterable[tuple[float, str]], early: Sequence[float],
 # --- the job ------------------------------------------------------------------------------------------------------------------
 
 
-def _lost(by_round: Mapping[int, Sequence[Record]], lives: Sequence[Life]) -> list[tuple[float, float]]:
+def _lost(rounds: Mapping[int, Sequence[Record]], lives: Sequence[Life]) -> list[tuple[float, float]]:
     """The parts of the job's time whose steps did not stay."""
     found = []
     for life, following in pairwise(lives):
-        since = _lost_since(by_round[life.round], by_round[following.round])
+        since = _lost_since(rounds[life.round], rounds[following.round])
         if since is not None:
             found.append((since, life.disturbed_at if life.disturbed_at is not None else following.formed_at))
     return found

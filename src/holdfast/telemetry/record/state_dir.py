@@ -67,13 +67,6 @@ def split_run(name: str) -> tuple[str, int]:
     return (job, int(number)) if tilde and number.isdigit() else (name, 1)
 
 
-def node_of(file_name: str) -> str | None:
-    """The node whose events file this is; None: not an events file."""
-    if file_name.startswith("events-") and file_name.endswith(".jsonl"):
-        return file_name[len("events-") : -len(".jsonl")]
-    return None
-
-
 # ---- the home ------------------------------------------------------------------------------------------------------
 
 
@@ -88,7 +81,11 @@ def state_home(environ: Mapping[str, str]) -> str:
         wanted = os.path.join(base, ".local", "state", "holdfast")
     else:  # not from the user database: asking it can mean asking a network
         return spare_homes()[0]
-    return wanted if _is_writable(wanted) else spare_homes()[0]
+    there = wanted
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
+    is_ours = os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)
+    return wanted if is_ours else spare_homes()[0]
 
 
 def spare_homes() -> tuple[str, ...]:
@@ -103,13 +100,6 @@ def homes(environ: Mapping[str, str]) -> list[str]:
         if path not in found and os.path.isdir(path) and os.lstat(path).st_uid == os.geteuid():
             found.append(path)
     return found
-
-
-def _is_writable(path: str) -> bool:
-    """Whether `path` is, or could be made, a directory of ours."""
-    while not os.path.lexists(path):
-        path = os.path.dirname(path)
-    return os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK)
 
 
 def make_home(home: str) -> str:
@@ -156,12 +146,11 @@ class JobDir:
         self.path = path
         self.name = os.path.basename(path)
         self.node = node
-        """Name of this node in file names: the one wished for, or with `-2`, `-3` … where that one is taken by another
-        living agent."""
+        """Name of this node in file names: as wished for, or with `-2`, `-3` … where another living agent has that."""
         self.degraded = degraded  # One line for the user when the record could not go where it belongs; else empty.
         self.joins = joins
-        """Agents that were started together with this one have begun this run, and none of this node's was in it before: if it
-        is over, so is this agent's part."""
+        """Agents that were started with this one have begun this run, and none of this node's was in it: if it is over, so is
+        this agent's part."""
         self._claim = claim
 
     @property
@@ -198,11 +187,9 @@ def open_job(
     """Claim a place for `node` in the run of `run_id` that is going on at `endpoint`, or else open its next run.
 
     `listens`: where others may find the job too, should this node lead it. `alone`: always the next run, since no other agent
-    can belong to this job. `started_by`: a name for what has started this agent, and others of the
-    job, and nothing else.
-
-    Where `home` cannot be written to, a spare one is taken and `degraded` says so: a full disk must not keep a job
-    from training. UsageError: the home is a stranger's. StartError: nothing at all can be written.
+    can belong to this job. `started_by`: a name for what has started the job's agents, and nothing else. Where `home` cannot be
+    written to, a spare one is taken and `degraded` says so. UsageError: the home is a stranger's. StartError: nothing can be
+    written anywhere.
     """
     name, failed = job_name(run_id, endpoint), ""
     for candidate in (home, *spare_homes()):
@@ -286,11 +273,7 @@ def _note(path: str, where: str, lines: tuple[str, ...]) -> None:
 
 
 def _noted(path: str, where: str) -> list[str]:
-    try:
-        with open(os.path.join(path, where), encoding="utf-8", errors="replace") as file:
-            return file.read().splitlines()
-    except OSError:
-        return []
+    return _content(os.path.join(path, where)).decode("utf-8", "replace").splitlines()
 
 
 def _is_at(path: str, endpoint: str) -> bool:
@@ -362,9 +345,10 @@ def last_to_go(home: str, run_id: str, *, endpoint: str = "") -> list[int]:
     """Where the job's newest run is over: pids of its agents that are still here. One that hosts is, until all others know."""
     newest = _newest(home, run_id, endpoint)
     alive = running_nodes(newest) if newest else []
-    left = [_said(events) for node, events in events_files(newest) if node in alive]
+    left = [_content(events) for node, events in events_files(newest) if node in alive]
     started = [re.search(rb'"event": ?"AgentStarted".*?"pid": ?(\d+)', said) for said in left]
-    return [int(found[1]) for found in started if found] if all(map(_ends, left)) else []
+    is_over = all(b'"JobEnded"' in said.rstrip().rpartition(b"\n")[2] for said in left)
+    return [int(found[1]) for found in started if found] if is_over else []
 
 
 def last_runs(home: str, run_id: str, *, endpoint: str = "") -> list[str]:
@@ -381,21 +365,17 @@ def _newest(home: str, run_id: str, endpoint: str) -> str:
 
 
 def _unfinished_in(events: str) -> int:
-    since_an_end = _said(events).rpartition(b'"JobEnded"')[2]
+    since_an_end = _content(events).rpartition(b'"JobEnded"')[2]
     formed = re.findall(rb'"round": ?(\d+).*"event": ?"RoundFormed"', since_an_end)
     return int(formed[-1]) if formed else 0
 
 
-def _ends(said: bytes) -> bool:
-    return b'"JobEnded"' in said.rstrip().rpartition(b"\n")[2]
-
-
-def _said(events: str) -> bytes:
+def _content(path: str) -> bytes:
     """Empty where nothing can be read."""
-    if not os.path.isfile(events):
+    if not os.path.isfile(path):
         return b""
     try:
-        with open(events, "rb") as file:
+        with open(path, "rb") as file:
             return file.read()
     except OSError:
         return b""
@@ -407,7 +387,8 @@ def events_files(path: str) -> list[tuple[str, str]]:
         names = sorted(os.listdir(path))
     except OSError:
         return []
-    return [(node, os.path.join(path, name)) for name in names if (node := node_of(name)) is not None]
+    own = [name for name in names if name.startswith("events-") and name.endswith(".jsonl")]
+    return [(name[len("events-") : -len(".jsonl")], os.path.join(path, name)) for name in own]
 
 
 # ---- looking back ---------------------------------------------------------------------------------------------------
@@ -426,7 +407,7 @@ def job_dirs(home: str) -> list[str]:
 def touched_at(path: str) -> float:
     """When any node last recorded something here (seconds since the epoch); the directory's own time if none did."""
     times = []
-    for file in [path] if not (files := events_files(path)) else [file for _, file in files]:
+    for file in [file for _, file in events_files(path)] or [path]:
         try:
             times.append(os.stat(file).st_mtime)
         except OSError:

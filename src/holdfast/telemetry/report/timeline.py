@@ -40,9 +40,6 @@ from holdfast.telemetry.report.phrasing import span
 from holdfast.telemetry.report.restarts import Restart, by_round, is_sight, restart
 from holdfast.telemetry.report.safe_text import one_line
 
-DECISIONS = (Decided, NodeExcluded, NodeReadmitted, FaultInjected)
-"""Events that say what the coordinator has made up its mind to do; or an operator, for practice."""
-
 AGAIN = (Verdict.RESTART, Verdict.REJOIN)  # Decisions after which there is another life.
 ABOUT_NODES = (Verdict.EXCLUDE, Verdict.READMIT, Verdict.INJECT)  # Decisions that end no life.
 
@@ -181,8 +178,9 @@ class Timeline(Value):
 
 def timeline(job: str, records: Sequence[Record], running: Collection[str] = ()) -> Timeline:
     """The story of `job` from its records in order (see `reader.merge`); `running` names the nodes whose agents live."""
-    decisions = tuple(_decision(record) for record in records if _is_decision(record))
-    lives = _with_lost_time(_lives(records, decisions, running))
+    decisions = tuple(decision for record in records if (decision := _decision(record)) is not None)
+    rounds = by_round(records)
+    lives = _with_lost_time([life for own in rounds.values() if (life := _life(own, decisions, running)) is not None])
     end = None if running else _end(records)
     return Timeline(
         job=job,
@@ -194,9 +192,13 @@ def timeline(job: str, records: Sequence[Record], running: Collection[str] = ())
         ended_at=None if running else max((record.at for record in records), default=None),
         nodes=_nodes(records, running),
         lives=lives,
-        restarts=_restarts(records, lives),
+        restarts=tuple(
+            restart(life.disturbed_at, rounds[life.round], rounds[following.round])
+            for life, following in pairwise(lives)
+            if life.disturbed_at is not None
+        ),
         decisions=decisions,
-        degraded=_degraded(records),
+        degraded=tuple(dict.fromkeys(_lacking(record.event) for record in records if isinstance(record.event, Degraded))),
         excluded=_excluded(records),
         stragglers=_stragglers(records) if running else (),
         coordinator=_coordinator(records),
@@ -210,9 +212,8 @@ def _state(end: JobEnded | None, lives: Sequence[Life], running: Collection[str]
     return JobState.ENDED if end else JobState.LOST
 
 
-def _degraded(records: Iterable[Record]) -> tuple[str, ...]:
-    events = (record.event for record in records if isinstance(record.event, Degraded))
-    return tuple(dict.fromkeys(f"{event.what}: {event.instead}" if event.instead else event.what for event in events))
+def _lacking(event: Degraded) -> str:
+    return f"{event.what}: {event.instead}" if event.instead else event.what
 
 
 def _end(records: Iterable[Record]) -> JobEnded | None:
@@ -272,20 +273,19 @@ def _stragglers(records: Iterable[Record]) -> tuple[str, ...]:
     return tuple(found.values())
 
 
-def _is_decision(record: Record) -> bool:
-    """Not what a coordinator took over from the one before it."""
-    event = record.event
-    return isinstance(event, DECISIONS) and not (isinstance(event, NodeExcluded) and event.age_s)
-
-
-def _decision(record: Record) -> Decision:
-    event = record.event
-    if isinstance(event, (NodeExcluded, NodeReadmitted)):
-        decision = Verdict.EXCLUDE if isinstance(event, NodeExcluded) else Verdict.READMIT
-        event = Decided(decision=decision, reason=f"{event.name}: {event.reason}")
-    if isinstance(event, FaultInjected):
-        event = Decided(decision=Verdict.INJECT, reason=f"injected{f' by {event.by}' if event.by else ''}: {event.what}")
-    assert isinstance(event, Decided)
+def _decision(record: Record) -> Decision | None:
+    """What the coordinator decided, or an operator for practice. None: nothing, or another coordinator had decided it."""
+    match record.event:
+        case Decided() as event:
+            pass
+        case NodeExcluded(name=name, reason=reason, age_s=0):
+            event = Decided(decision=Verdict.EXCLUDE, reason=f"{name}: {reason}")
+        case NodeReadmitted(name=name, reason=reason):
+            event = Decided(decision=Verdict.READMIT, reason=f"{name}: {reason}")
+        case FaultInjected(by=by, what=what):
+            event = Decided(decision=Verdict.INJECT, reason=f"injected{f' by {by}' if by else ''}: {what}")
+        case _:
+            return None
     return Decision(
         at_unix=record.at,
         node=record.node,
@@ -301,31 +301,25 @@ def _decision(record: Record) -> Decision:
 # ---- lives ---------------------------------------------------------------------------------------------------------
 
 
-def _lives(records: Sequence[Record], decisions: Sequence[Decision], running: Collection[str]) -> list[Life]:
-    """Each round that was formed, in order. Rounds are numbered by the job: the number tells lives apart."""
-    lives = []
-    for own in by_round(records).values():
-        if formed := [record for record in own if isinstance(record.event, RoundFormed)]:
-            lives.append(_life(formed, own, decisions, running))
-    return lives
-
-
-def _life(formed: list[Record], records: list[Record], decisions: Sequence[Decision], running: Collection[str]) -> Life:
-    rounds = [record.event for record in formed if isinstance(record.event, RoundFormed)]
-    first, number = rounds[0], formed[0].round
-    by_group_rank = sorted(zip(rounds, formed), key=lambda pair: pair[0].group_rank)
+def _life(records: list[Record], decisions: Sequence[Decision], running: Collection[str]) -> Life | None:
+    """Of the records of one round. Rounds are numbered by the job: the number tells lives apart. None: it was not formed."""
+    formed = [(record.event, record) for record in records if isinstance(record.event, RoundFormed)]
+    if not formed:
+        return None
+    (first, record), number = formed[0], formed[0][1].round
+    by_group_rank = sorted(formed, key=lambda pair: pair[0].group_rank)
     workers = _workers(records, running)
     started = [record.at for record in records if isinstance(record.event, WorkerStarted)]
     exits = [record.at for record in records if isinstance(record.event, WorkerExited)]
     mine = [decision for decision in decisions if decision.round == number and decision.decision not in ABOUT_NODES]
     return Life(
         round=number,
-        attempt=formed[0].attempt,
+        attempt=record.attempt,
         reason=first.reason,
-        nodes=max((r.nodes for r in rounds), key=len) or tuple(record.node for _, record in by_group_rank),
+        nodes=max((event.nodes for event, _ in formed), key=len) or tuple(record.node for _, record in by_group_rank),
         world_size=first.world_size,
         master=f"{first.master_addr}:{first.master_port}",
-        formed_at=min(record.at for record in formed),
+        formed_at=min(record.at for _, record in formed),
         started_at=max(started, default=None),
         disturbed_at=_disturbed_at(records, mine),
         ended_at=max(exits) if exits and all(worker.state == WorkerState.EXITED for worker in workers) else None,
@@ -365,32 +359,27 @@ def _failures(records: Iterable[Record]) -> tuple[Failure, ...]:
     return tuple(in_order(seen.values()))
 
 
-def _disturbed_at(records: Sequence[Record], decisions: Iterable[Decision]) -> float | None:
+def _disturbed_at(records: Sequence[Record], decisions: Sequence[Decision]) -> float | None:
     """When the first thing went wrong in a life: a failure or a lost node was seen, a rank was stopped (by a node whose lease
-    was over: what is decided comes later, from another coordinator), or it was decided to start over. A life that carried on
-    without some was not disturbed before that decision."""
-    decisions = list(decisions)
+    was over; another coordinator decides later), or a new start was decided. A life that carried on without some was not
+    disturbed before that decision."""
     again = [decision.at_unix for decision in decisions if decision.decision in AGAIN]
     if again and any(decision.decision == Verdict.CARRY_ON for decision in decisions):
         return min(again)
-    moments = [record.at - _silence(record) for record in records if _is_trouble(record)]
+    troubles = [record for record in records if is_sight(record) and not isinstance(record.event, Decided)]
+    moments = [record.at - _silence(record) for record in troubles]
     moments += [record.at for record in records if isinstance(record.event, WorkerExited) and record.event.exitcode != 0]
     return min([*moments, *again], default=None)
 
 
 def _silence(record: Record) -> float:
-    """A lost node is noticed after its lease, and a rank that hangs after its limit, but both were lost when they fell
-    silent."""
+    """How long a lost node, or a rank that hung, had been silent when that was noticed: they were lost when that began."""
     match record.event:
         case NodeLost(silent_s=silent_s):
             return silent_s
         case RankHung(quiet_s=quiet_s):
             return quiet_s
     return 0.0
-
-
-def _is_trouble(record: Record) -> bool:
-    return is_sight(record) and not isinstance(record.event, Decided)
 
 
 def _with_lost_time(lives: list[Life]) -> tuple[Life, ...]:
@@ -400,12 +389,3 @@ def _with_lost_time(lives: list[Life]) -> tuple[Life, ...]:
             life = replace(life, lost_s=max(0.0, following.started_at - life.disturbed_at))
         done.append(life)
     return tuple(done)
-
-
-def _restarts(records: Sequence[Record], lives: Sequence[Life]) -> tuple[Restart, ...]:
-    of_round = by_round(records)
-    return tuple(
-        restart(life.disturbed_at, of_round[life.round], of_round[following.round])
-        for life, following in pairwise(lives)
-        if life.disturbed_at is not None
-    )
