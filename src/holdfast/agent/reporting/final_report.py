@@ -16,7 +16,7 @@ from holdfast.telemetry.record.io_thread import Aside
 from holdfast.telemetry.record.prune import KEEP_JOBS, prune
 from holdfast.telemetry.record.state_dir import JobDir, job_dirs, last_runs
 from holdfast.telemetry.report.failure_box import entrypoint_name, failure_box
-from holdfast.telemetry.report.report_text import report_from_json, report_json, report_text, terminal
+from holdfast.telemetry.report.report_text import is_news, report_from_json, report_json, report_text, terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ ENDS_KNOWN = 4
 def tell(report: JobReport, config: RunConfig, say: Callable[[str], None], *, found: Finding | None) -> None:
     """Say the report: our own, then the box that programs look for at the end of torchrun's stderr. A job that succeeded
     without an incident is not talked about. `found`: as from `cause`."""
-    if report.outcome == Outcome.SUCCEEDED and not report.restarts_used and report.rounds <= 1 and not report.failures:
-        return  # as `is_news` says, without loading it
+    if not is_news(report):
+        return
     width, colour = terminal(sys.stderr)
-    say(report_text(report, cause=told(found), width=width, colour=colour))
+    say(report_text(report, found, width=width, colour=colour))
     if report.failures and report.outcome == Outcome.FAILED:
         program, *args = launch.command(config, 0)
         root = report.failures[0]
@@ -47,11 +47,6 @@ def tell(report: JobReport, config: RunConfig, say: Callable[[str], None], *, fo
             say(f"holdfast: cannot write the first failure's record to {config.error_file} (TORCHELASTIC_ERROR_FILE)\n")
         name = launch.RUN_PATH_NAME if config.run_path else entrypoint_name(program, args)
         say(failure_box(name, report.failures) + "\n")
-
-
-def told(found: Finding | None) -> str:
-    """It in a sentence: whose it is, why, and what to do. Empty: nothing was found."""
-    return f"{found.sentence} ({found.kind}, {found.confidence:.0%} sure)" if found is not None else ""
 
 
 def cause(failures: Sequence[Failure]) -> Finding | None:

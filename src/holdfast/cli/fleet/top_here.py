@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from holdfast.cli.choose import all_jobs, choose, story
@@ -13,7 +14,7 @@ from holdfast.telemetry.record.state_dir import running_nodes
 from holdfast.telemetry.report.timeline import JobState, Timeline, WorkerState
 
 
-def fleet_here(wanted: str) -> dict[str, Any]:
+def fleet_here(wanted: str, clock: Callable[[], float] = time.time) -> dict[str, Any]:
     """The jobs that run here, or the one that is named. UsageError: there is none of that name."""
     paths = [choose(wanted)] if wanted else [path for path in all_jobs() if running_nodes(path)]
     nodes: dict[str, dict[str, Any]] = {}
@@ -34,7 +35,7 @@ def fleet_here(wanted: str) -> dict[str, Any]:
         jobs.append(_job(name, told))
         deeds += _deeds(name, here.job)
     deeds.sort(key=lambda deed: float(deed["at_unix"]))
-    return {"at_unix": time.time(), "nodes": list(nodes.values()), "jobs": jobs, "deeds": deeds}
+    return {"at_unix": clock(), "nodes": list(nodes.values()), "jobs": jobs, "deeds": deeds}
 
 
 def _job(name: str, told: dict[str, Any]) -> dict[str, Any]:

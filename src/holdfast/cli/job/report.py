@@ -14,13 +14,16 @@ from holdfast.cli.job.jobs import state
 from holdfast.cli.table import Table, answer
 from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.core.job.failure import describe
+from holdfast.core.job.finding import Finding
 from holdfast.core.job.policy import Verdict
 from holdfast.core.value import to_plain
 from holdfast.supervisor.notify.notify import open_otlp
 from holdfast.telemetry.goodput.accounting import MISSING, STATES, Goodput, goodput, shares
 from holdfast.telemetry.goodput.drawing import picture, png, trace
 from holdfast.telemetry.goodput.published import published
+from holdfast.telemetry.record.plain_values import from_plain
 from holdfast.telemetry.report.phrasing import count, moment, span
+from holdfast.telemetry.report.report_text import told
 from holdfast.telemetry.report.restarts import PHASES
 from holdfast.telemetry.report.safe_text import one_line
 from holdfast.telemetry.report.timeline import Life, Timeline
@@ -180,7 +183,7 @@ def _cause(written: Any) -> Iterator[str]:
     """What the failures of the last round mean, by the report that the agents have `written`, and which line says so."""
     found = written.get("cause") if isinstance(written, dict) else None
     if found:
-        yield f"cause: {one_line(found['sentence'], WHOLE)} ({found['kind']}, {found['confidence']:.0%} sure)"
+        yield f"cause: {one_line(told(from_plain(Finding, found)), WHOLE)}"
         for quote in found["from"]:
             where = f"{one_line(quote['source'])}: " if quote["source"] else ""
             yield f"  by {where}{one_line(quote['text'], WHOLE)}"

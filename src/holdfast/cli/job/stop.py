@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Callable
 
 from holdfast.cli.agents import ask_agent
 from holdfast.cli.choose import choose
@@ -78,12 +79,12 @@ def _ask(path: str, node: str, request: dict[str, object]) -> str:
     return trouble
 
 
-def _wait(path: str, name: str, limit_s: float) -> int:
-    began = time.monotonic()
+def _wait(path: str, name: str, limit_s: float, clock: Callable[[], float] = time.monotonic) -> int:
+    began = clock()
     with Watch(path) as watch:
-        while (left := running_nodes(path)) and time.monotonic() - began < limit_s:
+        while (left := running_nodes(path)) and clock() - began < limit_s:
             watch.wait(0.5)
-    took = span(time.monotonic() - began)
+    took = span(clock() - began)
     print(f"job {name} still runs after {took} (nodes {', '.join(left)})" if left else f"job {name} has ended, after {took}")
     return 1 if left else 0
 

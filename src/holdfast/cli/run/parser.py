@@ -81,7 +81,7 @@ class _Parser(argparse.ArgumentParser):
                 self.add_argument(f"{name}=json", dest="print_config", action="store_const", const="json")
         elif flag.is_switch:
             self.add_argument(*flag.names, dest=flag.dest, action="store_const", const=True)
-        elif flag.kind == "yes":
+        elif flag.is_yes_or_no:
             self.add_argument(*flag.names, dest=flag.dest, nargs="?", const="true")
         else:
             self.add_argument(*flag.names, dest=flag.dest)

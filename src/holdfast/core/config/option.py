@@ -141,6 +141,11 @@ class Option(Value):
         return self.reads is SWITCH
 
     @property
+    def is_yes_or_no(self) -> bool:
+        """It takes yes or no; alone it means yes."""
+        return self.reads.name == "yes"
+
+    @property
     def choices(self) -> tuple[str, ...]:
         """The words that it takes; empty: others too."""
         return self.reads.choices

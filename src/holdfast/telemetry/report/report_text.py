@@ -38,21 +38,26 @@ HINTS = {
 BOLD, RED, DIM, OFF = "\x1b[1m", "\x1b[1;31m", "\x1b[2m", "\x1b[0m"
 
 
-def report_text(report: JobReport, *, cause: str = "", width: int = 100, colour: bool = False) -> str:
-    """The report for people, ending with a line end. Empty for a job that succeeded without an incident. `cause`: what the
-    failures mean, and what to do; empty: not known."""
+def report_text(report: JobReport, found: Finding | None = None, *, width: int = 100, colour: bool = False) -> str:
+    """The report for people, ending with a line end. Empty for a job that succeeded without an incident. `found`: what the
+    failures mean, and what to do; None: not known."""
     if not is_news(report):
         return ""
     paint = _Paint(width, colour)
     lines = paint.prose(f"holdfast: {summary(report)}", first=RED if report.outcome == Outcome.FAILED else BOLD)
-    if cause:
-        lines += ["", paint.title("Cause"), *paint.prose(f"  {one_line(cause, 1000)}", indent="  ")]
+    if found is not None:
+        lines += ["", paint.title("Cause"), *paint.prose(f"  {one_line(told(found), 1000)}", indent="  ")]
     if root := first_failure(report):
         lines += _about_first(root, paint)
     lines += _about_others(report, paint)
     lines += ["", paint.title("Decision"), *paint.prose(f"  {_decision(report)}", indent="  ")]
     lines += paint.prose(f"  the whole story: holdfast report {one_line(report.job)}", indent="  ")
     return "\n".join(lines) + "\n"
+
+
+def told(found: Finding) -> str:
+    """What failures mean, in a sentence: whose fault it is, why, what to do, and how sure that is."""
+    return f"{found.sentence} ({found.kind}, {found.confidence:.0%} sure)"
 
 
 def is_news(report: JobReport) -> bool:
