@@ -7,24 +7,19 @@ from collections.abc import Mapping
 from holdfast.core.job.finding import Quote
 from holdfast.core.value import Value, replace
 from holdfast.diagnosis.hangs.recorder_file import Record
-from holdfast.diagnosis.logs.prefix import Speaker
+from holdfast.diagnosis.logs.prefix import Process, Speaker
 from holdfast.diagnosis.rule import Rule
 
 
-class Sighting(Value):
-    """A line that a rule knows."""
+class Sighting(Process):
+    """A line that a rule knows; of the process that it names, else of its writer."""
 
     rule: Rule
     text: str
+    mark: str = ""  # As `Speaker.mark`.
     source: str = ""  # The file that it stands in.
     line: int = 0  # Its number, from 1.
     offset: int = 0  # Where it begins in the file, in bytes.
-    rank: int | None = None
-    local: int | None = None  # Its writer's place on its node.
-    node: str = ""
-    pid: int | None = None
-    at: float | None = None  # When, as `prefix.Speaker.at`.
-    mark: str = ""
     what: str = ""
     peer: str = ""  # Who is complained of: an address, a host or a rank.
     missing: tuple[int, ...] = ()  # Ranks that are waited for, where the line names them.
@@ -33,20 +28,14 @@ class Sighting(Value):
     count: int = 1  # How often the same one said so.
     left: int = 0  # Lines that come after it: its writer's own, where they can be told from others', else the file's.
     own: bool = False  # `left` counts its writer's own lines.
-    logged: bool = False
-    """A traceback that the program wrote itself, as part of a line of its log: it had caught the error."""
+    logged: bool = False  # The program wrote the traceback itself, in a line of its log: it had caught the error.
     recovered: bool = False  # It went on with its work after that.
 
 
-class End(Value):
+class End(Process):
     """How one process ended, as a launcher tells it."""
 
-    rank: int | None = None
-    local: int | None = None
-    node: str = ""
-    pid: int | None = None
     exitcode: int | None = None  # As `Popen.returncode`: negative for a signal. None: not known.
-    at: float | None = None
     first: bool = False  # The launcher takes it for the first failure.
     innocent: bool = False  # It was ended because another had failed.
     what: str = ""  # What is said of it. Empty: nothing more.

@@ -70,19 +70,9 @@ class Rules:
     def best(self, text: str, words: Iterable[str] | None = None) -> tuple[Rule, re.Match[str]] | None:
         """The rule that says most about a line. `words`: those that are in it, if they are known."""
         inside = {word for word in (self.by_word if words is None else words) if word in text and word in self.by_word}
-        known = sorted(
-            (
-                (rule.name.startswith("python-"), -len(word), self._order[word], rule)
-                for word in inside
-                for rule in self.by_word[word]
-            ),
-            key=_by_word,
-        )
-        return next(((rule, found) for *_, rule in known if (found := self.match(rule, text)) is not None), None)
-
-
-def _by_word(known: tuple[bool, int, int, Rule]) -> tuple[bool, int, int]:
-    return known[:3]
+        known = [(word, rule) for word in inside for rule in self.by_word[word]]
+        known.sort(key=lambda one: (one[1].name.startswith("python-"), -len(one[0]), self._order[one[0]]))
+        return next(((rule, found) for _, rule in known if (found := self.match(rule, text)) is not None), None)
 
 
 def load(files: Sequence[str] = ()) -> Rules:
@@ -108,13 +98,11 @@ def own_files() -> list[str]:
 
 
 def _of_row(row: Row, actions: Mapping[str, str]) -> Rule:
-    name, said, depth, confidence, words, pattern, says, advice, source, sample = row
-    kind = Class(said)
-    action = Action(actions[name]) if name in actions else ADVISED[kind] if depth >= CAUSE else Action.RESTART
-    return Rule(
-        name=name, kind=kind, depth=depth, confidence=confidence / 100, words=tuple(words.split("|")), pattern=pattern,
-        says=says, advice=advice, source=source, sample=sample, action=action,
-    )  # fmt: skip
+    said: dict[str, Any] = dict(zip(COLUMNS, row))
+    kind, name = Class(said["kind"]), said["name"]
+    action = Action(actions[name]) if name in actions else ADVISED[kind] if said["depth"] >= CAUSE else Action.RESTART
+    known = {"kind": kind, "confidence": said["confidence"] / 100, "words": tuple(said["words"].split("|")), "action": action}
+    return Rule(**said | known)
 
 
 def _read(path: str) -> list[Rule]:

@@ -15,14 +15,19 @@ from typing import Any
 from holdfast.core.value import Value, quicken, replace
 
 
-class Speaker(Value):
-    """Who has written something, as far as it is known."""
+class Process(Value, mixin=True):
+    """Which process is meant, as far as it is known, and when."""
 
     rank: int | None = None
     local: int | None = None  # Its place on its node.
     node: str = ""
     pid: int | None = None
-    at: float | None = None  # When, in seconds within an epoch of its own: only to be compared with others of one format.
+    at: float | None = None  # Seconds within an epoch of its own: only to be compared with others of one format.
+
+
+class Speaker(Process):
+    """Who has written something."""
+
     mark: str = ""  # What its lines begin with, where several write into one file.
 
 

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 
-from holdfast.core.value import replace
+from holdfast.core.value import fields_of, replace
 from holdfast.diagnosis.evidence import End, Sighting, writer
 from holdfast.diagnosis.logs import ends
 from holdfast.diagnosis.logs.aftermath import SEARCHED, followed
@@ -200,7 +200,9 @@ class Scanner:
         key = (rule.name, meant.rank, meant.local, meant.node, meant.mark, what if rule.depth == MACHINE else "")
         log.counts[key] = log.counts.get(key, 0) + 1
         before = log.sightings.get(key)
-        known = None if _is_survived(before, rule, number) else before
+        # So long after the same message its writer has gone on: this one counts.
+        is_survived = before is not None and rule.depth > EFFECT and number - before.line > FAR
+        known = None if is_survived else before
         if known is not None and not known.logged:
             return  # the same again: of a flood each line comes here
         logged = rule.depth in (SYMPTOM, CAUSE) and (before is None or before.logged)
@@ -211,18 +213,12 @@ class Scanner:
             log.sightings[key] = _sighting(rule, said, meant, text, log.source, number, offset, logged=logged)
 
 
-def _is_survived(before: Sighting | None, rule: Rule, number: int) -> bool:
-    """Whether the same message came so long before the line `number` that its writer went on."""
-    return before is not None and rule.depth > EFFECT and number - before.line > FAR
-
-
 def _sighting(
     rule: Rule, said: Mapping[str, str], meant: Speaker, text: str, source: str, line: int, offset: int, *, logged: bool
 ) -> Sighting:
     """What a line says, by the groups of its rule's pattern."""
     return Sighting(
-        rule=rule, text=text.strip()[:500], source=source, line=line, offset=offset,
-        rank=meant.rank, local=meant.local, node=meant.node, pid=meant.pid, at=meant.at, mark=meant.mark,
+        **fields_of(meant), rule=rule, text=text.strip()[:500], source=source, line=line, offset=offset,
         what=said.get("what", ""), peer=said.get("peer") or said.get("peer_rank") or said.get("peer_rank2") or "",
         seq=int(said["seq"]) if "seq" in said else None, op=said.get("op", ""), missing=_missing(said), logged=logged,
     )  # fmt: skip
