@@ -5,20 +5,18 @@ from __future__ import annotations
 import argparse
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from holdfast.agent.control.control_client import ask
-from holdfast.cli.choose import choose
+from holdfast.cli.agents import ask_job
+from holdfast.cli.choose import json_argument
 from holdfast.cli.run.pairs import PAIR_S, Where, verdicts
-from holdfast.cli.table import show, show_json
-from holdfast.core.errors import HoldfastError, UsageError
+from holdfast.cli.table import Table, answer
+from holdfast.core.errors import UsageError
 from holdfast.health.check import AUTO, CHECKS, ROOT, entry_points, wanted, with_deadline
 from holdfast.health.examiner import plain
 from holdfast.health.runner import KILL_S, Examination
 from holdfast.health.verdict import FIT, UNFIT, worst
-from holdfast.telemetry.record.state_dir import running_nodes
-from holdfast.telemetry.report.safe_text import plain as plain_text
 
 HELP = "whether this node, or those of a running job, are fit: GPUs, NICs, storage, memory, the kernel's log"
 
@@ -44,24 +42,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rdzv-endpoint", metavar="HOST:PORT", help="with --pairs: where they meet")
     parser.add_argument("--rdzv-id", metavar="ID", help="with --pairs: name of the test, the same on each")
     parser.add_argument("--node-name", metavar="NAME", help="with --pairs: this node's name (default: its host name)")
-    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    json_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Check, and show. 0: fit, or degraded. 1: unfit. UsageError for flags that go together with no answer."""
     _refuse(options)
     if options.list:
-        return _list(as_json=options.json)
+        rows = [(one.name, one.argument or "-", f"{one.deadline_s:g} s", one.help) for one in CHECKS]
+        rows += [(name, "-", "15 s", f"of {target}") for name, target in entry_points().items()]
+        return answer(options.json, lambda: CHECKS, [Table(("check", "argument", "deadline", "what it looks at"), rows)])
     asked = options.checks or list(USUAL)
     if options.pairs:
         nodes = _pairs(options)
     else:
         nodes = _by_agents(options.job, asked) if options.job else _here(asked, options)
     state = worst(verdict["state"] for verdicts in nodes.values() for verdict in verdicts)
-    if options.json:
-        show_json({"state": state, "nodes": nodes})
-    else:
-        _show(nodes, state)
+    answer(options.json, lambda: {"state": state, "nodes": nodes}, _parts(nodes, state))
     return 1 if state == UNFIT else 0
 
 
@@ -98,32 +95,14 @@ def _pairs(options: argparse.Namespace) -> dict[str, list[Any]]:
 
 def _by_agents(job: str, asked: Sequence[str]) -> dict[str, list[Any]]:
     """What the agents of all its nodes say. One on this host is asked, and the coordinator has the others asked."""
-    path = choose(job, to_act=True)
-    here = running_nodes(path)
-    if not here:
-        raise HoldfastError(f"job {os.path.basename(path)} does not run on this host", hint="`holdfast jobs --running`")
     patience_s = max((one.check.deadline_s for one in wanted(asked)), default=0.0) + KILL_S + MARGIN_S
-    answer = ask(path, here[0], {"ask": "check", "checks": list(asked)}, patience_s)
-    if not answer.get("ok"):
-        raise HoldfastError(plain_text(str(answer.get("error"))))
-    return dict(sorted(answer["nodes"].items()))
+    said = ask_job(job, {"ask": "check", "checks": list(asked)}, within_s=patience_s)
+    return dict(sorted(said["nodes"].items()))
 
 
-def _show(nodes: dict[str, list[Any]], state: str) -> None:
+def _parts(nodes: dict[str, list[Any]], state: str) -> Iterator[str | Table]:
     told = [(node, one) for node, verdicts in nodes.items() for one in verdicts]
     rows = [(node, one["check"], one["state"], f"{one['took_s']:.2f} s", one["reason"]) for node, one in told]
-    show(("node", "check", "state", "took", "what was found"), rows)
-    for _, one in told:
-        if one["advice"] and one["state"] != FIT:
-            print(f"{one['check']}: {one['advice']}")
-    print(f"\n{'this node is' if len(nodes) == 1 else f'the {len(nodes)} nodes are'} {state}")
-
-
-def _list(*, as_json: bool) -> int:
-    others = [(name, "-", "15 s", f"of {target}") for name, target in entry_points().items()]
-    rows = [(one.name, one.argument or "-", f"{one.deadline_s:g} s", one.help) for one in CHECKS]
-    if as_json:
-        show_json(CHECKS)
-    else:
-        show(("check", "argument", "deadline", "what it looks at"), rows + others)
-    return 0
+    yield Table(("node", "check", "state", "took", "what was found"), rows)
+    yield from (f"{one['check']}: {one['advice']}" for _, one in told if one["advice"] and one["state"] != FIT)
+    yield f"\n{'this node is' if len(nodes) == 1 else f'the {len(nodes)} nodes are'} {state}"

@@ -6,10 +6,11 @@ import argparse
 import os
 import socket
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
 from holdfast.agent.control.control_socket import ControlSocket
-from holdfast.cli.table import show_json
+from holdfast.cli.choose import json_argument
+from holdfast.cli.table import answer
 from holdfast.core.errors import HoldfastError
 from holdfast.runtime.hardware.capabilities import every_check
 from holdfast.runtime.process.facts import DEADLINE_S, DEGRADED, HAVE, MISSING, Fact, ask, have, missing
@@ -24,7 +25,7 @@ COLOURS = {HAVE: "\x1b[32m", DEGRADED: "\x1b[33m", MISSING: "\x1b[1;31m"}
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    json_argument(parser)
     parser.add_argument(
         "--deadline", type=float, default=DEADLINE_S, metavar="S", help="give a question up after S seconds (%(default)g)"
     )
@@ -35,12 +36,8 @@ def run(options: argparse.Namespace) -> int:
     checks = every_check(os.environ) | {"state directory": lambda: state_directory(state_home(os.environ))}
     facts = ask(checks, options.deadline)
     lacking = [fact.name for fact in facts if fact.required and fact.state == MISSING]
-    if options.json:
-        show_json({"host": socket.gethostname(), "fit": not lacking, "facts": facts})
-    else:
-        for line in _lines(facts, sys.stdout.isatty() and "NO_COLOR" not in os.environ):
-            print(line)
-        print(f"\n{_verdict(facts, lacking)}")
+    plain = {"host": socket.gethostname(), "fit": not lacking, "facts": facts}
+    answer(options.json, lambda: plain, _lines(facts, lacking, sys.stdout.isatty() and "NO_COLOR" not in os.environ))
     return 1 if lacking else 0
 
 
@@ -76,7 +73,7 @@ def _trouble_in(folder: str, socket_path: str) -> str:
     return ""
 
 
-def _lines(facts: Sequence[Fact], colour: bool) -> Iterable[str]:
+def _lines(facts: Sequence[Fact], lacking: Sequence[str], colour: bool) -> Iterator[str]:
     wide = max(len(fact.name) for fact in facts)
     for fact in facts:
         state = f"{COLOURS[fact.state]}{fact.state:<8}\x1b[0m" if colour else f"{fact.state:<8}"
@@ -84,10 +81,7 @@ def _lines(facts: Sequence[Fact], colour: bool) -> Iterable[str]:
         for label, text in (("means", fact.means), ("do", fact.advice)):
             if text and fact.state != HAVE:
                 yield f"{'':<8}  {'':<{wide}}    {label}: {one_line(text, 1000)}"
-
-
-def _verdict(facts: Sequence[Fact], lacking: Sequence[str]) -> str:
-    if lacking:
-        return f"jobs cannot run here: {', '.join(lacking)} missing"
     degraded = sum(fact.state == DEGRADED for fact in facts)
-    return "jobs can run here" + (f"; {count(degraded, 'thing')} could be better" if degraded else "")
+    better = f"; {count(degraded, 'thing')} could be better" if degraded else ""
+    yield ""
+    yield f"jobs cannot run here: {', '.join(lacking)} missing" if lacking else f"jobs can run here{better}"

@@ -26,7 +26,7 @@ def plan(config: RunConfig, environ: Mapping[str, str]) -> str:
         f"rendezvous  {_rendezvous(config)}",
         f"ports       {_ports(config)}",
         f"ranks       {_ranks(config)}",
-        f"master      {_master(config)}",
+        f"master      {config.master_addr or '<node of group rank 0>'}:{config.master_port or '<a fresh port each round>'}",
         f"restarts    {_restarts(config)}",
         f"logs        {_logs(config)}",
     ]
@@ -75,10 +75,6 @@ def _ranks(config: RunConfig) -> str:
     return f"{here} on this node, {world} in all if every node has as many"
 
 
-def _master(config: RunConfig) -> str:
-    return f"{config.master_addr or '<node of group rank 0>'}:{config.master_port or '<a fresh port each round>'}"
-
-
 def _restarts(config: RunConfig) -> str:
     window = f" within {config.restart_period_s:g} s" if config.restart_period_s else ""
     return f"up to {config.max_restarts}{window}; {config.shutdown_timeout_s:g} s from asking to SIGKILL"
@@ -87,13 +83,7 @@ def _restarts(config: RunConfig) -> str:
 def _logs(config: RunConfig) -> str:
     """Where one rank's files lie, or `nowhere`."""
     job = f"{config.state_dir}/jobs/{job_name(config.rdzv_id, config.rdzv_endpoint)}"
-    return LogPlan.of(config, job, _node_name(config)).pattern
-
-
-def _node_name(config: RunConfig) -> str:
-    if config.node_name:
-        return config.node_name
-    return socket.gethostname()
+    return LogPlan.of(config, job, config.node_name or socket.gethostname()).pattern
 
 
 def _worker(config: RunConfig, environ: Mapping[str, str], local_rank: int) -> list[str]:
@@ -110,9 +100,8 @@ def _worker(config: RunConfig, environ: Mapping[str, str], local_rank: int) -> l
 
 def _files(config: RunConfig, local_rank: int) -> list[str]:
     filed = config.redirects.get(local_rank, 0) | config.tee.get(local_rank, 0)
-    names = [name for bit, name in ((1, "stdout.log"), (2, "stderr.log")) if filed & bit]
     folder = _rank_folder(config, local_rank)
-    return [f"  {name} in {folder}" for name in names if folder]
+    return [f"  {name} in {folder}" for bit, name in ((1, "stdout.log"), (2, "stderr.log")) if folder and filed & bit]
 
 
 def _rank_folder(config: RunConfig, local_rank: int) -> str:
@@ -141,14 +130,15 @@ def _env(config: RunConfig, environ: Mapping[str, str], local_rank: int) -> dict
 def _first_round(config: RunConfig) -> Assigned:
     """The first round, if every node has as many workers as this one."""
     nproc = config.nproc_per_node
+    node_rank = config.node_rank if config.rdzv_backend == "static" else 0
     return Assigned(
         round=1,
         restart_count=0,
-        group_rank=config.node_rank if config.rdzv_backend == "static" else 0,
+        group_rank=node_rank,
         group_world_size=config.most_nodes,
-        base_rank=config.node_rank * nproc if config.rdzv_backend == "static" else 0,
+        base_rank=node_rank * nproc,
         world_size=config.most_nodes * nproc,
-        role_base_rank=config.node_rank * nproc if config.rdzv_backend == "static" else 0,
+        role_base_rank=node_rank * nproc,
         role_world_size=config.most_nodes * nproc,
         master_addr=config.master_addr,
         master_port=config.master_port or 0,
