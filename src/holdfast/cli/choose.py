@@ -23,6 +23,8 @@ from holdfast.telemetry.record.reader import Record, Tail, read
 from holdfast.telemetry.record.state_dir import events_files, homes, job_dirs, running_nodes, safe_name, split_run, touched_at
 from holdfast.telemetry.report.timeline import Timeline, timeline
 
+SHOWN = 5  # Names of jobs that a message shows.
+
 
 def job_argument(parser: argparse.ArgumentParser) -> None:
     """The optional JOB of the commands that look at one."""
@@ -89,7 +91,8 @@ def _named(wanted: str, jobs: list[str], to_act: bool) -> str:
     if len(starting) == 1:
         return _newest(runs[starting[0]], to_act)
     if starting:
-        raise UsageError(f"{wanted!r} may be any of {_some(starting)}", hint="give more of the name")
+        more = f" and {len(starting) - SHOWN} more" if len(starting) > SHOWN else ""
+        raise UsageError(f"{wanted!r} may be any of {', '.join(starting[:SHOWN])}{more}", hint="give more of the name")
     raise UsageError(f"there is no job {wanted!r}", hint=did_you_mean(wanted, sorted(runs)[:20]))
 
 
@@ -113,10 +116,6 @@ def _newest(runs: list[str], to_act: bool) -> str:
         which = "the newest that runs" if running else "the newest"
         print(f"holdfast: {os.path.basename(newest)}, {which} of {len(runs)} runs ({first} is the first)", file=sys.stderr)
     return newest
-
-
-def _some(names: list[str], limit: int = 5) -> str:
-    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
 def _started_at(path: str) -> float:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from holdfast.core.errors import UsageError
 from holdfast.core.value import replace
-from holdfast.diagnosis.evidence import End, Evidence
+from holdfast.diagnosis.evidence import Evidence
 from holdfast.diagnosis.hangs.recorder_file import Record, read
 from holdfast.diagnosis.incident import FAILURE
 from holdfast.diagnosis.logs.prefix import Speaker, of_file
@@ -35,62 +34,46 @@ SKIPPED = (
 BEGINS_SKIPPED = (".", FAILURE)  # And beginnings: `collect` reads what is kept of a failure.
 
 
-def gather(paths: Sequence[str], rules: Rules, *, ends: Iterable[End] = (), most_bytes: int | None = None) -> Evidence:
+def gather(paths: Sequence[str], rules: Rules, *, most_bytes: int | None = None) -> Evidence:
     """What these logs and directories of logs tell. `most_bytes`: of each file, from its end. UsageError: there are none."""
     files = list(_files(paths))
     if paths and not files:
         raise UsageError(f"there are no logs in {', '.join(paths)}")
-    reading = _Reading(rules, most_bytes)
+    scanner = Scanner(rules)
+    logs: list[Log] = []
+    stacks: dict[int, str] = {}
+    records: list[Record] = []
     for path in files[:MOST_FILES]:
         try:
-            reading.file(path)
+            speaker, head = of_file(path), _head(path)
+            if (record := _record(path, head)) is not None:
+                records.append(record)
+            elif speaker.rank is not None and any(mark in head for mark in STACK):
+                with open(path, encoding="utf-8", errors="replace") as file:
+                    stacks[speaker.rank] = file.read(MOST_STACK)
+            else:
+                logs.append(scanner.file(path, speaker, most_bytes=most_bytes))
         except OSError as error:
             if path in paths:
                 raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    return reading.evidence(ends)
+    sources = len(logs) + len(stacks) + len(records)
+    return replace(_told(logs), stacks=stacks, records=tuple(records), sources=sources)
 
 
-class _Reading:
-    """What the files have told so far."""
-
-    def __init__(self, rules: Rules, most_bytes: int | None) -> None:
-        self._scanner, self._most_bytes = Scanner(rules), most_bytes
-        self.logs: list[Log] = []
-        self.stacks: dict[int, str] = {}
-        self.records: list[Record] = []
-
-    def file(self, path: str) -> None:
-        """Read one: a flight recorder's file, a rank's stacks, or a log. OSError."""
-        rank, head = of_file(path).rank, _head(path)
-        if (record := _record(path, head)) is not None:
-            self.records.append(record)
-        elif rank is not None and any(mark in head for mark in STACK):
-            with open(path, encoding="utf-8", errors="replace") as file:
-                self.stacks[rank] = file.read(MOST_STACK)
-        else:
-            self.logs.append(self._scanner.file(path, of_file(path), most_bytes=self._most_bytes))
-
-    def evidence(self, ends: Iterable[End]) -> Evidence:
-        """All of it, with `ends` that are known otherwise."""
-        logs = self.logs
-        known = [*ends, *(end for log in logs for end in log.ends)]
-        ranks = {rank for log in logs for rank in log.ranks} | {end.rank for end in known if end.rank is not None}
-        hosts = {place: host for log in logs for place, host in log.box.hosts.items()}
-        sightings = (one for log in logs for one in log.sightings.values())
-        return Evidence(
-            sightings=tuple(replace(one, node=hosts.get(one.node, one.node)) for one in sightings),
-            ends=tuple(known),
-            pids={pid: rank for log in logs for pid, rank in log.box.pids.items()},
-            ranks=tuple(sorted(ranks)),
-            writers=self._writers(),
-            stacks=self.stacks,
-            records=tuple(self.records),
-            sources=len(logs) + len(self.stacks) + len(self.records),
-        )
-
-    def _writers(self) -> int:
-        places = {place: rank for log in self.logs for place, rank in log.places.items()}
-        return len({places.get(one, one) for log in self.logs for one in log.writers} - {None})
+def _told(logs: Sequence[Log]) -> Evidence:
+    """What logs tell together."""
+    ends = tuple(end for log in logs for end in log.ends)
+    ranks = {rank for log in logs for rank in log.ranks} | {end.rank for end in ends if end.rank is not None}
+    hosts = {place: host for log in logs for place, host in log.box.hosts.items()}
+    sightings = (one for log in logs for one in log.sightings.values())
+    places = {place: rank for log in logs for place, rank in log.places.items()}
+    return Evidence(
+        sightings=tuple(replace(one, node=hosts.get(one.node, one.node)) for one in sightings),
+        ends=ends,
+        pids={pid: rank for log in logs for pid, rank in log.box.pids.items()},
+        ranks=tuple(sorted(ranks)),
+        writers=len({places.get(one, one) for log in logs for one in log.writers} - {None}),
+    )
 
 
 def of_text(text: str, rules: Rules, *, source: str = "", speaker: Speaker | None = None) -> Evidence:
@@ -129,12 +112,5 @@ def _files(paths: Sequence[str]) -> Iterator[str]:
             folders.sort()
             for name in sorted(names):
                 file = os.path.join(folder, name)
-                if not name.endswith(SKIPPED) and not name.startswith(BEGINS_SKIPPED) and _is_plain(file):
+                if not name.endswith(SKIPPED) and not name.startswith(BEGINS_SKIPPED) and os.path.isfile(file):
                     yield file
-
-
-def _is_plain(path: str) -> bool:
-    try:
-        return stat.S_ISREG(os.stat(path).st_mode)
-    except OSError:
-        return False

@@ -16,7 +16,7 @@ REQUEST_TIMEOUT_S = 5.0  # How long a client may take to send its request: silen
 
 
 class HealthHttpServer:
-    """Answers on `port` (0: a free one) of `host` ("": every address, since those who ask are on other hosts).
+    """Answers on `port` (0: a free one) of every address, since clients are on other hosts.
 
     `last_progress_at` returns epoch seconds. If it raises, the answer is 503 with what it said.
     """
@@ -26,22 +26,21 @@ class HealthHttpServer:
         last_progress_at: Callable[[], float],
         port: int,
         stale_after_s: float = 60.0,
-        host: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._last_progress_at, self._stale_after_s, self._clock = last_progress_at, stale_after_s, clock
-        self._address = (host, port)
+        self._port = port
         self._server: ThreadingHTTPServer | None = None
         self._thread: threading.Thread | None = None
 
     @property
     def port(self) -> int:
         """The port it listens on."""
-        return int(self._server.server_address[1]) if self._server else self._address[1]
+        return int(self._server.server_address[1]) if self._server else self._port
 
     def start(self) -> None:
         """Listen, and answer from now on. OSError: the port cannot be had."""
-        self._server = _Server(self._address, _handler_for(self))
+        self._server = _Server(("", self._port), _handler_for(self))
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="health-http", daemon=True
         )
