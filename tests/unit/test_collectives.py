@@ -16,7 +16,8 @@ import pytest
 from holdfast.client import collectives
 from holdfast.core.job.failure import Reached
 from holdfast.core.page import layout
-from holdfast.diagnosis.hangs.recorder_file import MOST_GROUPS, MOST_SEQ, parse, reached
+from holdfast.core.page.collectives import MOST_GROUPS, MOST_SEQ, reached
+from holdfast.diagnosis.hangs.recorder_file import parse
 from holdfast.runtime.shm.pages import Page, _Futex, create_page
 
 

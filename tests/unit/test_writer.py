@@ -15,8 +15,8 @@ import pytest
 from holdfast.client import writer as module
 from holdfast.client.writer import Section, Writer
 from holdfast.core.page import layout
+from holdfast.core.page.collectives import reached
 from holdfast.core.page.signs import Limits, SectionSigns
-from holdfast.diagnosis.hangs.recorder_file import reached
 from holdfast.runtime.shm.pages import Page, create_page
 
 INFINITY = float("inf")

@@ -60,9 +60,9 @@ def main(argv: Sequence[str]) -> int:
         return 130
 
 
-def _print_nowhere() -> None:
+def _print_nowhere(fd: int = 1) -> None:
     """The interpreter's last flush has somewhere to go."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
 
 
 def _perform(command: str, argv: Sequence[str]) -> int:
@@ -89,7 +89,7 @@ def _complain(text: str) -> None:
     try:
         print(text, file=sys.stderr, flush=True)
     except OSError:  # `2>&1 | head`, a full disk: the exit code has to tell it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # for the interpreter's last flush
+        _print_nowhere(2)
 
 
 def _mend_streams() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from holdfast.agent.workers.workers import Workers
 from holdfast.core.job.failure import ASLEEP, Position, Reached
 from holdfast.core.machine import NEVER
+from holdfast.core.page.collectives import reached
 from holdfast.core.page.signs import Signs
 from holdfast.core.page.stack_text import is_whole, main_thread, waits, where
 from holdfast.core.signals import signal
@@ -101,8 +102,6 @@ class Rank:
         if self.asked_for is not None:
             said = self.asked_for.collectives() if self.pid in self.workers.host.children else (b"", b"")
             if said is not None and said[0]:
-                from holdfast.diagnosis.hangs.recorder_file import reached  # most jobs never need diagnosis
-
                 self.reached, self.record = reached(said[0]), said[1]
             if said is not None or late:
                 self.asked_for = None

@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.cli.agents import ask_job
 from holdfast.cli.choose import json_argument
-from holdfast.cli.run.pairs import PAIR_S, Where, verdicts
+from holdfast.cli.run.pairs import PAIR_S, verdicts
 from holdfast.cli.table import Table, answer
 from holdfast.core.errors import UsageError
 from holdfast.health.check import AUTO, CHECKS, ROOT, entry_points, wanted, with_deadline
@@ -88,9 +88,10 @@ def _pairs(options: argparse.Namespace) -> dict[str, list[Any]]:
     if not options.rdzv_endpoint:
         raise UsageError("--pairs: where do the nodes meet?", hint="give --rdzv-endpoint HOST:PORT, the same on each node")
     name = options.node_name or socket.gethostname()
-    flags = ("--nnodes", options.nnodes or "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", options.rdzv_endpoint)
-    where = Where((*flags, "--rdzv-id", options.rdzv_id or "pairs", "--node-name", name), name, options.deadline or PAIR_S)
-    return {node: list(plain([verdict])) for node, verdict in verdicts(where, os.environ).items()}
+    flags = ["--nnodes", options.nnodes or "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", options.rdzv_endpoint]
+    flags += ["--rdzv-id", options.rdzv_id or "pairs", "--node-name", name]
+    found = verdicts(flags, name, os.environ, pair_s=options.deadline or PAIR_S)
+    return {node: list(plain([verdict])) for node, verdict in found.items()}
 
 
 def _by_agents(job: str, asked: Sequence[str]) -> dict[str, list[Any]]:

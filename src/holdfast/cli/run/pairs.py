@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from holdfast.core.config.config import RunConfig
 from holdfast.core.value import replace, to_plain
@@ -23,21 +23,17 @@ PAIR_S = 60.0  # For one pair. torch's import and NCCL's set-up take some ten se
 ROUNDS_S = 4  # So many times the limit of one pair is the limit of the whole, after the nodes have met.
 
 
-class Where:
-    """Which nodes, and where they meet: the flags of `holdfast run`."""
-
-    def __init__(self, flags: tuple[str, ...], node: str, pair_s: float = PAIR_S, meet_s: float = 600.0) -> None:
-        self.flags, self.node, self.pair_s, self.meet_s = flags, node, pair_s, meet_s
-
-
-def verdicts(where: Where, environ: Mapping[str, str]) -> dict[str, Verdict]:
-    """Take part, and return what was found of each node. Where the test could not be made, of this one: degraded, and why."""
+def verdicts(
+    flags: Sequence[str], node: str, environ: Mapping[str, str], *, pair_s: float = PAIR_S, meet_s: float = 600.0
+) -> dict[str, Verdict]:
+    """Take part as `node`, with these flags of `holdfast run` that say who meets where, and return what was found of each node.
+    Where the test could not be made, of this one: degraded, and why."""
     with tempfile.TemporaryDirectory(prefix="holdfast-pairs-") as folder:
         out = os.path.join(folder, "verdicts.json")
-        told = {"HOLDFAST_PAIRS_OUT": out, "HOLDFAST_PAIRS_NAME": where.node, "HOLDFAST_PAIRS_DEADLINE": f"{where.pair_s:g}"}
-        command = (sys.executable, "-P", "-m", "holdfast", "run", "--nproc-per-node", "1", *where.flags)
+        told = {"HOLDFAST_PAIRS_OUT": out, "HOLDFAST_PAIRS_NAME": node, "HOLDFAST_PAIRS_DEADLINE": f"{pair_s:g}"}
+        command = (sys.executable, "-P", "-m", "holdfast", "run", "--nproc-per-node", "1", *flags)
         program = ("--monitor", "off", "--quiet", "-m", "holdfast.integrations.torch_pairs")
-        limit_s = where.meet_s + ROUNDS_S * where.pair_s
+        limit_s = meet_s + ROUNDS_S * pair_s
         try:
             done = subprocess.run(
                 [*command, *program],
@@ -49,14 +45,15 @@ def verdicts(where: Where, environ: Mapping[str, str]) -> dict[str, Verdict]:
                 preexec_fn=die_with_parent,
                 check=False,
             )
+        except subprocess.TimeoutExpired:
+            return {node: _not_made(f"it took more than {limit_s:g} s")}
+        try:
             with open(out) as file:
                 found = json.load(file)["nodes"]
-        except subprocess.TimeoutExpired:
-            return {where.node: _not_made(f"it took more than {limit_s:g} s")}
         except (OSError, ValueError, KeyError):
             lines = [line for line in done.stderr.splitlines() if line.strip()]
-            return {where.node: _not_made(f"its job ended with {done.returncode}: {lines[0] if lines else 'it said nothing'}")}
-    return {node: replace(Verdict(**fields), check=NAME) for node, fields in found.items()}
+            return {node: _not_made(f"its job ended with {done.returncode}: {lines[0] if lines else 'it said nothing'}")}
+    return {name: replace(Verdict(**fields), check=NAME) for name, fields in found.items()}
 
 
 def before(config: RunConfig) -> None:
@@ -64,11 +61,6 @@ def before(config: RunConfig) -> None:
     if config.max_nodes < 2:
         return
     name = config.node_name or socket.gethostname()
-    static = {
-        "--node-rank": str(config.node_rank),
-        "--master-addr": config.rdzv_host,
-        "--master-port": str(config.rdzv_port),
-    }
     is_static = config.rdzv_backend == "static"
     given = {
         "--nnodes": f"{config.min_nodes}:{config.max_nodes}",
@@ -76,7 +68,9 @@ def before(config: RunConfig) -> None:
         "--rdzv-endpoint": "" if is_static else config.rdzv_endpoint,
         "--rdzv-id": f"{config.rdzv_id}-pairs",
         "--rdzv-conf": ",".join(f"{key}={value}" for key, value in config.rdzv_conf.items()),
-        **(static if is_static else {}),
+        "--node-rank": str(config.node_rank) if is_static else "",
+        "--master-addr": config.rdzv_host if is_static else "",
+        "--master-port": str(config.rdzv_port) if is_static else "",
         "--node-name": name,
         "--local-addr": config.local_addr,
         "--token-file": config.token_file,
@@ -87,7 +81,7 @@ def before(config: RunConfig) -> None:
     }
     flags = tuple(word for flag, value in given.items() if value for word in (flag, value))
     own = {key: value for key, value in os.environ.items() if not key.startswith(("PET_", "HOLDFAST_CHECK"))}
-    found = verdicts(Where(flags, name, meet_s=config.join_timeout_s), own)
+    found = verdicts(flags, name, own, meet_s=config.join_timeout_s)
     verdict = found.get(name) or _not_made(f"nobody named {name} took part")
     os.environ[VERDICT] = json.dumps(to_plain(verdict))
 

@@ -18,15 +18,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from holdfast.core.job.failure import Reached
 from holdfast.core.job.finding import Class, Finding, Quote
 from holdfast.core.value import Value
 from holdfast.diagnosis.hangs.suspects import BRANCH, KEPT, NETWORK, blame
 
 MOST_BYTES = 256 << 20  # Of one file; 2000 collectives with their stacks are some 2 MB.
-
-MOST_GROUPS, MOST_TEXT, MOST_SEQ = 64, 200, 2**53
-"""Of what a rank says of itself: a script may have written anything there."""
 
 _RANK = re.compile(r"(\d+)(?:\.json|\.pkl|\.pickle)?$")
 
@@ -88,18 +84,6 @@ def parse(raw: bytes, rank: int, source: str = "") -> Record:
         raise ValueError(f"{source or 'it'} is no flight recorder's file: it has no entries")
     calls = [_call(one) for one in said["entries"] if isinstance(one, dict) and not one.get("is_p2p")]
     return Record(rank=rank, calls=tuple(filter(None, calls)), groups=_groups(said.get("pg_config")), source=source)
-
-
-def reached(said: bytes) -> tuple[Reached, ...]:
-    """What a rank has said of its last collectives (`client.collectives`). Nothing, where it makes no sense."""
-    try:
-        found = json.loads(said or b"[]")[:MOST_GROUPS]
-        return tuple(
-            Reached(group=str(group)[:MOST_TEXT], seq=min(int(seq), MOST_SEQ), what=str(what)[:MOST_TEXT], waits=bool(waits))
-            for group, seq, what, waits in found
-        )
-    except (ValueError, TypeError, ArithmeticError, LookupError, RecursionError):
-        return ()
 
 
 def compare(records: Iterable[Record]) -> Finding | None:

@@ -64,9 +64,16 @@ def picture(job: str, found: Goodput) -> str:
 def png(job: str, found: Goodput) -> bytes:
     """The same for whatever shows no SVG: its rectangles and words, FINER. Raises UsageError where Pillow is not installed."""
     try:
-        from PIL import Image, ImageDraw
+        from PIL import Image, ImageDraw, ImageFont
     except ImportError as error:
         raise UsageError("a PNG needs Pillow, which is not installed", hint="pip install 'holdfast[png]', or --svg") from error
+
+    def font(size: int) -> Any:
+        try:
+            return ImageFont.truetype("DejaVuSans.ttf", size)
+        except OSError:
+            return ImageFont.load_default(size)  # its own, which has ASCII: images of training jobs often have no font at all
+
     drawn = ElementTree.fromstring(picture(job, found))
     image = Image.new("RGB", (int(drawn.attrib["width"]) * FINER, int(drawn.attrib["height"]) * FINER), "white")
     pen = ImageDraw.Draw(image)
@@ -77,21 +84,12 @@ def png(job: str, found: Goodput) -> bytes:
                 top, under = round(float(y) * FINER), round((float(y) + float(high)) * FINER)
                 pen.rectangle((left, top, max(left, right - 1), under - 1), fill=colour)  # both ends count
             case {"x": x, "y": y, **how}:
-                font = _font(int(how.get("font-size", drawn.attrib["font-size"])) * FINER)
+                size = int(how.get("font-size", drawn.attrib["font-size"])) * FINER
                 anchor = "rs" if how.get("text-anchor") == "end" else "ls"
-                pen.text((float(x) * FINER, float(y) * FINER), part.text or "", "black", font, anchor)
+                pen.text((float(x) * FINER, float(y) * FINER), part.text or "", "black", font(size), anchor)
     with BytesIO() as file:
         image.save(file, "PNG")
         return file.getvalue()
-
-
-def _font(size: int) -> Any:
-    from PIL import ImageFont
-
-    try:
-        return ImageFont.truetype("DejaVuSans.ttf", size)
-    except OSError:
-        return ImageFont.load_default(size)  # its own, which has ASCII: images of training jobs often have no font at all
 
 
 def _begin(found: Goodput) -> float:

@@ -39,7 +39,7 @@ class Recorder:
     ) -> None:
         self.path = path
         self.node = node
-        self._complain = complain or _to_stderr
+        self._complain = complain or (lambda line: print(f"holdfast: {line}", file=sys.stderr))
         self._held: list[dict[str, Any]] = []
         self.aside = aside or Aside()
         self._late_since: float | None = None  # time of the event that was first to wait; None: none waits
@@ -141,7 +141,3 @@ def _last_seq(tail: bytes) -> int:
         except (ValueError, KeyError, TypeError):
             continue
     return 0
-
-
-def _to_stderr(line: str) -> None:
-    print(f"holdfast: {line}", file=sys.stderr)

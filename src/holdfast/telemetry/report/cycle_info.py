@@ -61,7 +61,8 @@ class CycleInfo:
             if first:
                 _end_what_is_open(self.names.current, at_unix)
             _write(path, about)
-            _point(self.names.current, os.path.basename(path))
+            os.symlink(os.path.basename(path), draft := _beside(self.names.current))
+            os.replace(draft, self.names.current)
 
         self._do(write)
 
@@ -109,12 +110,6 @@ def _write(path: str, about: dict[str, object]) -> None:
         with suppress(OSError):
             os.unlink(draft)  # the disk is full
         raise
-
-
-def _point(link: str, to: str) -> None:
-    draft = _beside(link)
-    os.symlink(to, draft)
-    os.replace(draft, link)
 
 
 def _beside(path: str) -> str:
