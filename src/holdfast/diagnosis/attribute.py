@@ -91,7 +91,11 @@ def _finding(alike: Sequence[Sighting], places: Places) -> Finding:
     evidence = places.evidence
     one = first(alike, evidence)
     same_depth = [seen for seen in alike if seen.rule.depth == one.rule.depth]
-    everywhere = _is_everywhere(one, same_depth, evidence)
+    writers = {writer(seen) for seen in same_depth if seen.rule.name == one.rule.name} - {None}
+    everywhere = len(writers) > 1 and len(writers) >= ALL * max(evidence.writers, evidence.world_size or 0)
+    # Less sure where another class is as likely, or its writer went on.
+    others = any(seen.rule.kind != one.rule.kind and seen.rule.confidence >= 0.7 for seen in same_depth)
+    confidence = one.rule.confidence * (0.8 if others else 1.0) * (0.8 if one.recovered else 1.0)
     rank = None if everywhere else places.rank(one)
     node = "" if everywhere else one.node or (places.nodes.get(rank, "") if rank is not None else "")
     who = "all ranks" if everywhere else whom(rank, node)
@@ -99,7 +103,7 @@ def _finding(alike: Sequence[Sighting], places: Places) -> Finding:
     return Finding(
         kind=one.rule.kind,
         rule=one.rule.name,
-        confidence=round(_confidence(one, same_depth), 2),
+        confidence=round(confidence, 2),
         rank=rank,
         node=node,
         everywhere=everywhere,
@@ -109,18 +113,6 @@ def _finding(alike: Sequence[Sighting], places: Places) -> Finding:
         evidence=tuple(_quotes(one, evidence, rank)),
         effects=tuple(_effects(one, evidence)),
     )
-
-
-def _is_everywhere(one: Sighting, same_depth: Sequence[Sighting], evidence: Evidence) -> bool:
-    """Whether (nearly) all who have written anything say so."""
-    writers = {writer(seen) for seen in same_depth if seen.rule.name == one.rule.name} - {None}
-    return len(writers) > 1 and len(writers) >= ALL * max(evidence.writers, evidence.world_size or 0)
-
-
-def _confidence(one: Sighting, same_depth: Sequence[Sighting]) -> float:
-    """As its rule says; less where another class is as likely, or its writer went on."""
-    others = any(seen.rule.kind != one.rule.kind and seen.rule.confidence >= 0.7 for seen in same_depth)
-    return one.rule.confidence * (0.8 if others else 1.0) * (0.8 if one.recovered else 1.0)
 
 
 def _of_end(end: End, evidence: Evidence) -> Finding:

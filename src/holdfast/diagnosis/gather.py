@@ -66,14 +66,18 @@ def _told(logs: Sequence[Log]) -> Evidence:
     ranks = {rank for log in logs for rank in log.ranks} | {end.rank for end in ends if end.rank is not None}
     hosts = {place: host for log in logs for place, host in log.box.hosts.items()}
     sightings = (one for log in logs for one in log.sightings.values())
-    places = {place: rank for log in logs for place, rank in log.places.items()}
     return Evidence(
         sightings=tuple(replace(one, node=hosts.get(one.node, one.node)) for one in sightings),
         ends=ends,
         pids={pid: rank for log in logs for pid, rank in log.box.pids.items()},
         ranks=tuple(sorted(ranks)),
-        writers=len({places.get(one, one) for log in logs for one in log.writers} - {None}),
+        writers=_writers(logs),
     )
+
+
+def _writers(logs: Sequence[Log]) -> int:
+    places = {place: rank for log in logs for place, rank in log.places.items()}
+    return len({places.get(one, one) for log in logs for one in log.writers} - {None})
 
 
 def of_text(text: str, rules: Rules, *, source: str = "", speaker: Speaker | None = None) -> Evidence:

@@ -40,15 +40,9 @@ class Places:
         """Whose it is."""
         if one.rank is not None:
             return one.rank
-        for found in (self._by_pid(one), self._by_place(one)):
-            if found is not None:
-                return found
-        return self._dead_on(one)
-
-    def _by_pid(self, one: Sighting) -> int | None:
-        if one.pid is None:
-            return None
-        return _only(self.pids, one.pid, one.node)
+        by_pid = None if one.pid is None else _only(self.pids, one.pid, one.node)
+        found = self._by_place(one) if by_pid is None else by_pid
+        return self._dead_on(one) if found is None else found
 
     def _by_place(self, one: Sighting) -> int | None:
         if one.local is None:

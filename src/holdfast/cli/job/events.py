@@ -30,13 +30,10 @@ def run(options: argparse.Namespace) -> int:
     path = choose(options.job)
     records = follow(path, lambda: not is_running(path)) if options.follow else read(path)
     for record in records:
-        print(_as_json(record) if options.json else _line(record), flush=options.follow)
+        envelope = {"seq": record.seq, "at_unix": record.at_unix, "node": record.node, "round": record.round}
+        plain = envelope | {"attempt": record.attempt, "event": record.name} | record.fields
+        print(json.dumps(plain) if options.json else _line(record), flush=options.follow)
     return 0
-
-
-def _as_json(record: Record) -> str:
-    envelope = {"seq": record.seq, "at_unix": record.at_unix, "node": record.node, "round": record.round}
-    return json.dumps(envelope | {"attempt": record.attempt, "event": record.name} | record.fields)
 
 
 def _line(record: Record) -> str:

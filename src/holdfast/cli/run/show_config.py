@@ -27,7 +27,10 @@ def as_text(resolved: Resolved) -> str:
 def as_json(resolved: Resolved) -> str:
     """`{"max_restarts": {"value": 3, "origin": "--max-restarts"}, …}`."""
     plain = {
-        name: {"value": _plain(value), "origin": resolved.origins.get(name, "default")}
+        name: {
+            "value": sorted(value) if isinstance(value, frozenset) else to_plain(value),
+            "origin": resolved.origins.get(name, "default"),
+        }
         for name, value in _values(resolved).items()
     }
     return json.dumps(plain, indent=2, ensure_ascii=False)
@@ -37,14 +40,6 @@ def _values(resolved: Resolved) -> dict[str, Any]:
     """Every value by its name; those of `ft` as `ft.monitor` and so on."""
     values = {name: getattr(resolved.config, name) for name in RunConfig.__fields__ if name != "ft"}
     return values | {f"ft.{name}": getattr(resolved.config.ft, name) for name in FaultTolerance.__fields__}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (frozenset, tuple)):
-        return sorted(value) if isinstance(value, frozenset) else list(value)
-    if isinstance(value, dict):
-        return {str(key): to_plain(item) for key, item in value.items()}
-    return value
 
 
 def _shown(name: str, value: Any) -> str:

@@ -125,9 +125,9 @@ def _one(text: str, at: int, said: Said) -> int:
     """Take off one prefix at `at`, if one is there; where it ends."""
     if _MAY_BEGIN.match(text, at) is None:
         return at
-    for pattern, names_writer in _ANYWHERE:
+    for pattern in _ANYWHERE:
         if found := pattern.match(text, at):
-            return _take(found, said, names_writer=names_writer)
+            return _take(found, said)
     if at == 0 and (found := _HOST.match(text, at) or _TORCHX.match(text, at)):
         return _take(found, said)
     if (at == 0 or "node" in said) and (found := _PLACE.match(text, at)):
@@ -138,25 +138,15 @@ def _one(text: str, at: int, said: Said) -> int:
 Said = dict[str, Any]  # Fields of a `Speaker`, as far as prefixes tell them; `until`: where what names the writer ends.
 
 _ANYWHERE = (
-    (_RANK, True),
-    (_NCCL, False),
-    (_LABEL, True),
-    (_MPI, True),
-    (_RAY, True),
-    (_TEE, True),
-    (_POD, True),
-    (_ISO, False),
-    (_GLOG, False),
-    (_SYSLOG, False),
-    (_DMESG, False),
-    (_KERNEL, False),
-    (_TF, False),
-    (_RELAYED, False),
+    *(_RANK, _NCCL, _LABEL, _MPI, _RAY, _TEE, _POD),
+    *(_ISO, _GLOG, _SYSLOG, _DMESG, _KERNEL, _TF, _RELAYED),
 )
-"""Prefixes that may follow one another, and whether each names the line's writer; the first that matches counts."""
+"""Prefixes that may follow one another; the first that matches counts."""
+
+_WRITERS = (_RANK, _LABEL, _MPI, _RAY, _TEE, _POD, _HOST, _TORCHX, _PLACE)  # Prefixes that name the line's writer.
 
 
-def _take(found: re.Match[str], said: Said, *, names_writer: bool = True) -> int:
+def _take(found: re.Match[str], said: Said) -> int:
     """Note what a prefix's groups tell; where it ends."""
     told = {field: text for field, text in found.groupdict().items() if text is not None}
     if "month" in told:
@@ -165,7 +155,7 @@ def _take(found: re.Match[str], said: Said, *, names_writer: bool = True) -> int
     said.update({field: text if field == "node" else int(text) for field, text in told.items()})
     if found.re is _POD and (number := index(found["node"])) is not None:
         said.setdefault("rank", number)
-    if names_writer:
+    if found.re in _WRITERS:
         said["until"] = found.end()
     return found.end()
 

@@ -200,9 +200,7 @@ class Scanner:
         key = (rule.name, meant.rank, meant.local, meant.node, meant.mark, what if rule.depth == MACHINE else "")
         log.counts[key] = log.counts.get(key, 0) + 1
         before = log.sightings.get(key)
-        # So long after the same message its writer has gone on: this one counts.
-        is_survived = before is not None and rule.depth > EFFECT and number - before.line > FAR
-        known = None if is_survived else before
+        known = None if _is_survived(before, rule, number) else before
         if known is not None and not known.logged:
             return  # the same again: of a flood each line comes here
         logged = rule.depth in (SYMPTOM, CAUSE) and (before is None or before.logged)
@@ -211,6 +209,11 @@ class Scanner:
             log.sightings[key] = known if logged else replace(known, logged=False)
         else:
             log.sightings[key] = _sighting(rule, said, meant, text, log.source, number, offset, logged=logged)
+
+
+def _is_survived(before: Sighting | None, rule: Rule, number: int) -> bool:
+    """Whether the same message came so long before the line `number` that its writer went on."""
+    return before is not None and rule.depth > EFFECT and number - before.line > FAR
 
 
 def _sighting(

@@ -71,6 +71,10 @@ def report_json(report: JobReport, found: Finding | None = None) -> dict[str, An
     failures = [
         to_plain(failure) | {"signal": failure.signal_name, "sentence": _sentence(failure)} for failure in report.failures
     ]
+    cause: dict[str, Any] | None = None
+    if found is not None:
+        cause = {field: getattr(found, field) for field in ("sentence", "kind", "confidence", "rule", "rank", "node")}
+        cause["from"] = to_plain(found.evidence[:1])
     known: dict[str, Any] = to_plain(report)
     return known | {
         "schema": SCHEMA,
@@ -78,13 +82,8 @@ def report_json(report: JobReport, found: Finding | None = None) -> dict[str, An
         "duration_s": round(report.ended_at_unix - report.started_at_unix, 3),
         "first_failure": failures[0] if first_failure(report) else None,
         "failures": failures,
-        "cause": None if found is None else _cause(found),
+        "cause": cause,
     }
-
-
-def _cause(found: Finding) -> dict[str, Any]:
-    said = {field: getattr(found, field) for field in ("sentence", "kind", "confidence", "rule", "rank", "node")}
-    return said | {"from": [to_plain(one) for one in found.evidence[:1]]}
 
 
 def report_from_json(text: str) -> JobReport | None:

@@ -51,19 +51,27 @@ class Restart(Value):
 
 def restart(disturbed_at: float, before: Sequence[Record], after: Sequence[Record]) -> Restart:
     """The restart between two rounds, of which these are the records; the first was disturbed at that time."""
-    ranks = _Ranks(after)
+    started = {record.node: record.at for record in reversed(after) if isinstance(record.event, WorkerStarted)}
+    told = ((started.get(record.node, record.at), record.event) for record in after)
+    begun = [(at, event) for at, event in told if isinstance(event, RanksBegun)]
+
+    def last(field: Callable[[RanksBegun], float | None]) -> float | None:
+        """When the last rank had come so far. None: none has told."""
+        return max((at + after_s for at, event in begun if (after_s := field(event)) is not None), default=None)
+
     moments = {
         "detect": min((record.at for record in before if is_sight(record)), default=None),
         "tell": _last(before, StopSent),
         "stop": _last(before, WorkersStopped),
         "rendezvous": _last(after, RoundFormed),
         "reclaim": _last(after, GpuMemoryReclaimed),
-        "start": ranks.moment(lambda event: event.booted_s) or max(ranks.started.values(), default=None),
-        "import": ranks.moment(lambda event: event.joining_s),
-        "first collective": ranks.moment(lambda event: event.joined_s),
-        "first step": ranks.moment(lambda event: event.stepped_s),
+        "start": last(lambda event: event.booted_s) or max(started.values(), default=None),
+        "import": last(lambda event: event.joining_s),
+        "first collective": last(lambda event: event.joined_s),
+        "first step": last(lambda event: event.stepped_s),
     }
-    phases, end = _phases(disturbed_at, moments, ranks.moment(lambda event: event.restored_s), ranks.restore_s)
+    restore_s = max((event.restore_s for _, event in begun), default=0.0)
+    phases, end = _phases(disturbed_at, moments, last(lambda event: event.restored_s), restore_s)
     return Restart(
         from_round=max((record.round for record in before), default=0),
         round=max((record.round for record in after), default=0),
@@ -71,25 +79,6 @@ def restart(disturbed_at: float, before: Sequence[Record], after: Sequence[Recor
         phases=phases,
         total_s=end - disturbed_at,
     )
-
-
-class _Ranks:
-    """What the ranks of a round have told of their beginning."""
-
-    def __init__(self, records: Sequence[Record]) -> None:
-        self.started = {record.node: record.at for record in reversed(records) if isinstance(record.event, WorkerStarted)}
-        """By node: when its first worker was started."""
-        told = ((self.started.get(record.node, record.at), record.event) for record in records)
-        self.begun = [(at, event) for at, event in told if isinstance(event, RanksBegun)]
-
-    @property
-    def restore_s(self) -> float:
-        """How long the longest took to load its state."""
-        return max((event.restore_s for _, event in self.begun), default=0.0)
-
-    def moment(self, field: Callable[[RanksBegun], float | None]) -> float | None:
-        """When the last rank had come so far. None: none has told."""
-        return max((at + after_s for at, event in self.begun if (after_s := field(event)) is not None), default=None)
 
 
 def _phases(
