@@ -10,9 +10,10 @@ import os
 from collections import OrderedDict
 from collections.abc import Iterator
 
+from holdfast.agent.logs.tail import tail_of
 from holdfast.core.job.failure import Failure, describe, guilty
 from holdfast.core.job.finding import Finding
-from holdfast.core.value import replace
+from holdfast.core.value import fields_of, replace
 from holdfast.diagnosis.story import finding_of, stack_groups
 from holdfast.supervisor.web.view import Culprit, Goodput, Incident, IncidentBrief, LogTail, Round, StackGroup
 from holdfast.telemetry.goodput.accounting import goodput as folded
@@ -25,7 +26,7 @@ from holdfast.telemetry.report.timeline import JobState, Life, Timeline, timelin
 KEPT = 256
 """Findings that are remembered: a round that is over is diagnosed once."""
 
-LOG_LINES, LOG_BYTES = 60, 64 << 10
+LOG_LINES = 60
 """Of the end of a failed rank's log."""
 
 EVIDENCE = 40
@@ -57,36 +58,27 @@ class Story:
 
     def incidents(self) -> tuple[IncidentBrief, ...]:
         """What has failed, the earliest first."""
-        return tuple(
-            IncidentBrief(id=_id(life), at_unix=one.at_unix, cause=self._cause(life), rank=one.rank, node=one.node)
-            for life, one in self._failed()
-        )
+        return tuple(self._brief(life) for life in self.timeline.lives if life.guilty)
 
     def incident(self, id: str) -> Incident | None:
         """One of them, with all that is known of it. None: there is none of that id."""
-        for life, one in self._failed():
-            if _id(life) == id:
-                quotes = self._finding(life).evidence
-                told = [f"rank {quote.rank}: {quote.text}" if quote.rank is not None else quote.text for quote in quotes]
-                return Incident(
-                    id=id,
-                    at_unix=one.at_unix,
-                    cause=self._cause(life),
-                    rank=one.rank,
-                    node=one.node,
-                    evidence=tuple(one_line(line, 500) for line in [describe(one), *told][:EVIDENCE]),
-                    groups=tuple(
-                        StackGroup(ranks=group.ranks, where=group.where, stack=group.stack)
-                        for group in stack_groups(self.path, life.round)
-                    ),
-                    logs=tuple(_logs(self._failures(life))),
-                    decision=f"{life.decision.decision}: {life.decision.reason}" if life.decision else "",
-                )
-        return None
+        life = next((life for life in self.timeline.lives if life.guilty and _id(life) == id), None)
+        if life is None:
+            return None
+        quotes = self._finding(life).evidence
+        told = [f"rank {quote.rank}: {quote.text}" if quote.rank is not None else quote.text for quote in quotes]
+        groups = stack_groups(self.path, life.round)
+        return Incident(
+            **fields_of(self._brief(life)),
+            evidence=tuple(one_line(line, 500) for line in [describe(life.guilty[0]), *told][:EVIDENCE]),
+            groups=tuple(StackGroup(ranks=group.ranks, where=group.where, stack=group.stack) for group in groups),
+            logs=tuple(_logs(self._failures(life))),
+            decision=f"{life.decision.decision}: {life.decision.reason}" if life.decision else "",
+        )
 
-    def _failed(self) -> list[tuple[Life, Failure]]:
-        """Lives with a failure, and the first of each."""
-        return [(life, life.guilty[0]) for life in self.timeline.lives if life.guilty]
+    def _brief(self, life: Life) -> IncidentBrief:
+        cause, one = one_line(self._finding(life).sentence, 500), life.guilty[0]
+        return IncidentBrief(id=_id(life), at_unix=one.at_unix, cause=cause, rank=one.rank, node=one.node)
 
     def _round(self, life: Life, then: Life | None) -> Round:
         first = next(iter(life.guilty), None)
@@ -104,9 +96,6 @@ class Story:
             failure=None if first is None else Culprit(rank=first.rank, node=first.node, what=one_line(describe(first), 500)),
             lost_s=life.lost_s,
         )
-
-    def _cause(self, life: Life) -> str:
-        return one_line(self._finding(life).sentence, 500)
 
     def _finding(self, life: Life) -> Finding:
         key = self.path, life.round, len(life.failures), life.ended_at
@@ -142,17 +131,5 @@ def _logs(failures: list[Failure]) -> Iterator[LogTail]:
     """Of those that failed by themselves: what their failures carry, or the end of the file where it is on this host."""
     for failure in [one for one in guilty(failures) if one.log_path][:8]:
         path = str(failure.log_path)
-        yield LogTail(rank=failure.rank, path=path, lines=tuple(_tail(path) or failure.log_tail))
-
-
-def _tail(path: str) -> list[str]:
-    """The last lines of a log that our own agent has named in its record."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(0, os.SEEK_END)
-            size = file.tell()
-            file.seek(max(0, size - LOG_BYTES))
-            text = file.read(LOG_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return []
-    return [one_line(line, 1000) for line in text.splitlines()[-LOG_LINES:]]
+        lines = tail_of(path, LOG_LINES) or failure.log_tail
+        yield LogTail(rank=failure.rank, path=path, lines=tuple(one_line(line, 1000) for line in lines))
