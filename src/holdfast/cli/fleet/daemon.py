@@ -6,12 +6,11 @@ import argparse
 import os
 from typing import Any
 
-from holdfast.agent.control.control_client import ask_at
-from holdfast.cli.fleet.supervisor_here import tls_arguments, token_of
+from holdfast.cli.fleet.supervisor_here import answer_at, tls_arguments, token_of
 from holdfast.cli.table import show, show_json
 from holdfast.core.config import grammar
 from holdfast.core.config.own_options import SUPERVISOR_PORT
-from holdfast.core.errors import HoldfastError, ProtocolError, UsageError
+from holdfast.core.errors import UsageError
 from holdfast.runtime.net.addresses import is_loopback
 from holdfast.runtime.secrets import shelter_of
 from holdfast.supervisor.daemon.daemon import Daemon
@@ -77,22 +76,13 @@ def _supervisor(options: argparse.Namespace) -> Supervisor | None:
 
 
 def _port(given: int | None) -> int:
-    text = str(given) if given is not None else os.environ.get(PORT_VARIABLE) or str(PORT)
-    if not text.isdigit() or int(text) > 65535:
-        raise UsageError(f"{'--port' if given is not None else PORT_VARIABLE}: {text!r} is not a port")
-    return int(text)
+    if given is not None:
+        return grammar.port_number(str(given), "--port")
+    return grammar.port_number(os.environ.get(PORT_VARIABLE) or str(PORT), PORT_VARIABLE)
 
 
 def _asked(home: str, what: str) -> dict[str, Any]:
-    path = daemon_socket(home)
-    try:
-        answer = ask_at(path, "the daemon", {"ask": what})
-    except (OSError, ProtocolError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise HoldfastError(f"no daemon answers at {path}: {why}", hint="`holdfast daemon` starts one") from error
-    if not answer.get("ok"):
-        raise HoldfastError(str(answer.get("error")))
-    return answer
+    return answer_at(daemon_socket(home), "daemon", "`holdfast daemon` starts one", {"ask": what})
 
 
 def _show(answer: dict[str, Any], *, as_json: bool) -> int:

@@ -17,6 +17,8 @@ ANSWER_S = 10.0
 
 HERE = "HOLDFAST_SUPERVISOR_STATE"
 
+NO_SUPERVISOR = "is `holdfast supervisor` running here, with this --state?"
+
 
 def tls_arguments(parser: argparse.ArgumentParser, whom: str) -> None:
     """TLS between it and those whom it speaks to."""
@@ -47,11 +49,16 @@ def socket_of(options: argparse.Namespace) -> str:
 
 def ask_supervisor(options: argparse.Namespace, request: dict[str, Any], within_s: float = ANSWER_S) -> dict[str, Any]:
     """The answer of the supervisor on this host. HoldfastError: there is none, or it refuses."""
+    return answer_at(socket_of(options), "supervisor", NO_SUPERVISOR, request, within_s)
+
+
+def answer_at(path: str, whom: str, hint: str, request: dict[str, Any], within_s: float = ANSWER_S) -> dict[str, Any]:
+    """The answer of the program at a socket. HoldfastError: nobody answers (`hint`), or it refuses."""
     try:
-        answer = ask_at(socket_of(options), "the supervisor", request, within_s)
+        answer = ask_at(path, f"the {whom}", request, within_s)
     except (OSError, ProtocolError) as error:
-        hint = "is `holdfast supervisor` running here, with this --state?"
-        raise HoldfastError(f"no supervisor answers in {folder_of(options)} ({error})", hint=hint) from error
+        why = getattr(error, "strerror", None) or error
+        raise HoldfastError(f"no {whom} answers at {path}: {why}", hint=hint) from error
     if not answer.get("ok"):
         raise HoldfastError(plain(str(answer.get("error"))))
     return answer

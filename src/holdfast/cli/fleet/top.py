@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from holdfast.cli.fleet.supervisor_here import folder_of, socket_of, state_argument
+from holdfast.cli.fleet.supervisor_here import NO_SUPERVISOR, folder_of, socket_of, state_argument
 from holdfast.cli.fleet.top_frame import Section, fit, headline, sections
 from holdfast.cli.fleet.top_here import fleet_here
 from holdfast.cli.table import STYLES, show
@@ -76,8 +76,7 @@ def _look(options: argparse.Namespace) -> tuple[Callable[[float], Frame], float]
             feed.wait(wait_s)
         except (OSError, ProtocolError) as error:
             if not feed.fleet:
-                hint = "is `holdfast supervisor` running here, with this --state?"
-                raise HoldfastError(f"no supervisor answers in {folder} ({error})", hint=hint) from error
+                raise HoldfastError(f"no supervisor answers in {folder}: {error}", hint=NO_SUPERVISOR) from error
             silence = "; it does not answer now"
         if options.job and options.job not in [job["name"] for job in feed.fleet["jobs"]]:
             raise UsageError(f"the supervisor knows no job {options.job!r}", hint="`holdfast top` shows all of them")

@@ -62,8 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
     api = Api(socket_of(options), known, secure=bool(options.http_cert))
     listener = bind(host, port)
-    shown = f"[{host}]" if ":" in host else host
     scheme = "https" if options.http_cert else "http"
-    print(f"dashboard at {scheme}://{shown}:{listener.getsockname()[1]}/", flush=True)
+    print(f"dashboard at {scheme}://{grammar.shown_endpoint(host, listener.getsockname()[1])}/", flush=True)
     serve(api.app(), listener, options.http_cert, options.http_key)
     return 0

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from holdfast.core.config.grammar import shown_endpoint
 from holdfast.core.errors import HoldfastError
 from holdfast.core.wire.google_wire import GOODBYE, METHODS, OWN_SERVICE, SERVICE, HostResponse, Message, WorkerInfo
 
@@ -45,7 +46,7 @@ def serve(host: str, port: int, hear: Callable[[str, str, Message], None]) -> tu
         handlers = {method: handler(method, kind) for method, kind in methods.items()}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
     try:
-        bound = server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        bound = server.add_insecure_port(shown_endpoint(host, port))
     except RuntimeError:
         bound = 0
     if not bound:

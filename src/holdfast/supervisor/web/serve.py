@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from importlib.util import find_spec
 
+from holdfast.core.config.grammar import shown_endpoint
 from holdfast.core.errors import HoldfastError
 
 TYPE_CHECKING = False
@@ -29,17 +30,13 @@ def missing() -> str:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that listens there. HoldfastError: it cannot be had."""
+    """A socket that listens there. HoldfastError: it cannot."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    found = socket.socket(family, socket.SOCK_STREAM)
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((host, port))
-        found.listen(BACKLOG)
+        return socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=family == socket.AF_INET6)
     except OSError as error:
-        found.close()
-        raise HoldfastError(f"--http: {host}:{port} cannot be had: {error.strerror}", hint="choose another port") from error
-    return found
+        where = shown_endpoint(host, port)
+        raise HoldfastError(f"--http: cannot listen at {where}: {error.strerror}", hint="choose another port") from error
 
 
 def run(app: Starlette, listener: socket.socket, certificate: str | None = None, key: str | None = None) -> None:

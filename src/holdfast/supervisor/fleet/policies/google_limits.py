@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from holdfast.agent.reporting.google_rank_reports import NUMBERS, SCALING
-from holdfast.core.config.grammar import did_you_mean
+from holdfast.core.config import grammar
 from holdfast.core.errors import UsageError
 from holdfast.core.wire.google_wire import WorkloadInfo
 
@@ -27,8 +27,6 @@ DEFAULTS = {
 VARIABLES = {field: variable for variable, field in NUMBERS.items() if field in DEFAULTS}
 VARIABLES["workload_scaling_enabled"] = SCALING
 
-TRUTHS = {"true": 1, "1": 1, "false": 0, "0": 0}
-
 MOST = (1 << 31) - 1
 """Of Google's wire, whose numbers are int32."""
 
@@ -41,7 +39,7 @@ def given_limits(options: Sequence[str], environ: Mapping[str, str]) -> dict[str
         if not equals:
             raise UsageError(f"--policy-option: {option!r} is not NAME=VALUE", hint=f"known: {', '.join(DEFAULTS)}")
         if name not in DEFAULTS:
-            hint = did_you_mean(name, DEFAULTS) or f"known: {', '.join(DEFAULTS)}"
+            hint = grammar.did_you_mean(name, DEFAULTS) or f"known: {', '.join(DEFAULTS)}"
             raise UsageError(f"--policy-option: the policy google has no option {name!r}", hint=hint)
         limits[name] = _number(name, text, f"--policy-option {name}")
     least, most = limits.get("min_num_data_replicas", 0), limits.get("max_num_data_replicas", 0)
@@ -58,11 +56,5 @@ def limits_of(workload: WorkloadInfo) -> dict[str, int]:
 
 def _number(name: str, text: str, whose: str) -> int:
     if name == "workload_scaling_enabled":
-        if text.lower() not in TRUTHS:
-            raise UsageError(f"{whose}: {text!r} is neither true nor false")
-        return TRUTHS[text.lower()]
-    if not (text.isascii() and text.isdigit() and int(text) <= MOST):
-        raise UsageError(f"{whose}: {text!r} is no whole number from 0 to {MOST}")
-    if name == "num_nodes_per_data_replica" and not int(text):
-        raise UsageError(f"{whose}: a replica has at least one node")
-    return int(text)
+        return int(grammar.truth(text, whose))
+    return grammar.whole(text, whose, at_least=int(name == "num_nodes_per_data_replica"), at_most=MOST)
