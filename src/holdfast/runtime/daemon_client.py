@@ -18,7 +18,7 @@ import time
 from _queue import SimpleQueue
 
 from holdfast.core.errors import ProtocolError
-from holdfast.core.wire.google_wire import FAILED, GOODBYE, OWN_SERVICE, SERVICE, WorkerInfo
+from holdfast.core.wire.google_wire import FAILED, OWN_SERVICE, SERVICE, Method, WorkerInfo
 from holdfast.runtime.hardware.gpus import addresses
 from holdfast.runtime.net.grpc_calls import Calls
 
@@ -35,7 +35,8 @@ GOODBYE_S = 0.25  # How long `close` waits at most for the last words to be take
 
 HOSTS = "127.0.0.1", "::1"
 
-HEARTBEAT, REGISTER, LEAVE = f"/{SERVICE}/Heartbeat", f"/{SERVICE}/RegisterWorkload", f"/{OWN_SERVICE}/{GOODBYE}"
+HEARTBEAT, REGISTER = f"/{SERVICE}/{Method.HEARTBEAT}", f"/{SERVICE}/{Method.REGISTER_WORKLOAD}"
+LEAVE = f"/{OWN_SERVICE}/{Method.GOODBYE}"
 
 
 def worker_at(address: str, local_rank: int, global_rank: int) -> WorkerInfo:

@@ -9,7 +9,7 @@ class has them; what has its default is not written, as proto3 has it, and field
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 from holdfast.core.value import Value
 from holdfast.core.wire.protobuf import as_number, as_text, fields, number, text
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     M = TypeVar("M", bound="Message")
 
 SERVICE = "supervisor_core_proto.HostService"
-OWN_SERVICE, GOODBYE = "holdfast.HostService", "Goodbye"
-"""`Goodbye(WorkerInfo)` is ours alone: Google's daemon answers that it has no such method."""
+OWN_SERVICE = "holdfast.HostService"
+"""Of `Goodbye`: Google's daemon answers that it has no such method."""
 
 
 class DeviceState(IntEnum):
@@ -106,14 +106,25 @@ class HostResponse(Message):
     response: str = ""
 
 
+class Method(StrEnum):
+    """What a daemon can be called for: Google's five, and our goodbye."""
+
+    REGISTER_WORKER = "RegisterWorker"
+    REGISTER_WORKLOAD = "RegisterWorkload"
+    HEARTBEAT = "Heartbeat"
+    TRIGGER_RESET = "TriggerReset"
+    TRIGGER_CORDON = "TriggerCordon"
+    GOODBYE = "Goodbye"
+
+
 METHODS: Mapping[str, type[Message]] = {
-    "RegisterWorker": WorkerInfo,
-    "RegisterWorkload": WorkloadInfo,
-    "Heartbeat": WorkerInfo,
-    "TriggerReset": Command,
-    "TriggerCordon": Command,
+    Method.REGISTER_WORKER: WorkerInfo,
+    Method.REGISTER_WORKLOAD: WorkloadInfo,
+    Method.HEARTBEAT: WorkerInfo,
+    Method.TRIGGER_RESET: Command,
+    Method.TRIGGER_CORDON: Command,
 }
-"""What each method takes."""
+"""What each of Google's methods takes. `Goodbye` takes a WorkerInfo."""
 
 
 def worker_address(host_port: int, local_rank: int) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core.machine import Action, Observation, Tick
 from holdfast.core.wire.fleet import NodeState
-from holdfast.core.wire.google_wire import FAILED, RUNNING, Message, WorkerInfo, WorkloadInfo
+from holdfast.core.wire.google_wire import FAILED, RUNNING, Message, Method, WorkerInfo, WorkloadInfo
 from holdfast.sim.fleet.hosts import Process
 from holdfast.sim.world import EPOCH, Clock
 from holdfast.supervisor.daemon.host_reports import HostReports, ShowTable
@@ -41,7 +41,7 @@ class StockHost:
         self.lives = 0
         self.start()
         for rank in ranks:
-            self._call(rank, "RegisterWorkload", WorkloadInfo(workload_name=JOB))
+            self._call(rank, Method.REGISTER_WORKLOAD, WorkloadInfo(workload_name=JOB))
             self._beat(rank)
 
     # --- what happens ---------------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ class StockHost:
             worker = WorkerInfo(
                 worker_address=f"{self.name}-{rank}", worker_name=f"worker-{rank}", global_rank=rank, state=self.states[rank]
             )
-            self._call(rank, "Heartbeat", worker)
+            self._call(rank, Method.HEARTBEAT, worker)
 
     def _call(self, rank: int, method: str, message: Message) -> None:
         """A client makes another connection when its daemon is another, and does not tell of its workload again."""

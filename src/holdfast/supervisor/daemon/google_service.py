@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.core.config.grammar import shown_endpoint
 from holdfast.core.errors import HoldfastError
-from holdfast.core.wire.google_wire import GOODBYE, METHODS, OWN_SERVICE, SERVICE, HostResponse, Message, WorkerInfo
+from holdfast.core.wire.google_wire import METHODS, OWN_SERVICE, SERVICE, HostResponse, Message, Method, WorkerInfo
 
 AT_ONCE = 4
 """Calls that are answered at a time; each takes microseconds."""
@@ -42,7 +42,7 @@ def serve(host: str, port: int, hear: Callable[[str, str, Message], None]) -> tu
     # Without SO_REUSEPORT: two daemons at one port would each hear half.
     options = ("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 1 << 20)
     server = grpc.server(ThreadPoolExecutor(AT_ONCE), options=options)
-    for service, methods in ((SERVICE, METHODS), (OWN_SERVICE, {GOODBYE: WorkerInfo})):
+    for service, methods in ((SERVICE, METHODS), (OWN_SERVICE, {Method.GOODBYE: WorkerInfo})):
         handlers = {method: handler(method, kind) for method, kind in methods.items()}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
     try:

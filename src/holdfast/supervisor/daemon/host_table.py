@@ -23,6 +23,7 @@ from holdfast.core.wire.google_wire import (
     SPARE,
     UNDEFINED,
     Message,
+    Method,
     WorkerInfo,
     WorkloadInfo,
     state_name,
@@ -176,15 +177,15 @@ class HostTable:
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
         match seen:
-            case RpcHeard(method="Goodbye", peer=peer, message=WorkerInfo() as worker):
+            case RpcHeard(method=Method.GOODBYE, peer=peer, message=WorkerInfo() as worker):
                 return self._forget(self._key_of(peer, worker))
             case RpcHeard(peer=peer, message=WorkerInfo() as worker, at_unix=at_unix):
                 return self._beaten(peer, worker, at_unix, now)
             case RpcHeard(peer=peer, message=WorkloadInfo() as workload):
                 return self._workload_told(peer, workload)
-            case RpcHeard(method="TriggerReset"):
+            case RpcHeard(method=Method.TRIGGER_RESET):
                 return [Say(text="all workers of this host were reset, at the actuator's word"), *self._forget(*self.workers)]
-            case RpcHeard(method="TriggerCordon"):
+            case RpcHeard(method=Method.TRIGGER_CORDON):
                 return self._cordon_told(True)
             case CordonTold(on=on):
                 return self._cordon_told(on)
