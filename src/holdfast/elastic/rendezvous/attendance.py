@@ -91,11 +91,6 @@ class Attendance:
         return []
 
     @property
-    def has_workers(self) -> bool:
-        """Whether workers of its round may be alive."""
-        return self.state in (Stage.IN, Stage.CALLED)
-
-    @property
     def succeeded(self) -> bool:
         """Whether the job has ended well."""
         return self.report is not None and self.report.outcome == Outcome.SUCCEEDED

@@ -17,7 +17,7 @@ from holdfast.elastic.utils.logging import get_logger
 
 from .api import RendezvousHandler, RendezvousInfo, RendezvousParameters, RendezvousStoreInfo
 from .memory_store import MemoryStore
-from .stores import torch_distributed, torch_is_loaded, wait_for_keys, with_prefix
+from .stores import PatientStore, torch_distributed, torch_is_loaded, with_prefix
 from .utils import parse_rendezvous_endpoint
 
 logger = get_logger(__name__)
@@ -90,7 +90,7 @@ class StaticTCPRendezvous(RendezvousHandler):
             self._rounds.set(opened, "")
         elif not self._rounds.check([opened]):
             logger.info("[%s] waiting for the other nodes in round %s", self.run_id, number)
-            wait_for_keys(self._rounds, [opened], self.timeout.total_seconds())
+            PatientStore(self._rounds).wait([opened], self.timeout)
 
     def _clear_away_what_workers_left(self) -> None:
         """Every node is between two groups of workers now: the workers that wrote these keys are dead."""

@@ -48,28 +48,11 @@ def with_prefix(prefix: str, store: Any) -> Any:
     return import_module("torch.distributed").PrefixStore(prefix, store)
 
 
-def wait_for_keys(store: Any, keys: list[str], timeout_s: float, each: Callable[[], None] = lambda: None) -> None:
-    """Until all `keys` are in `store`; StoreTimeout after `timeout_s` seconds.
-
-    Asks torch's stores again and again instead of letting them wait, because while one of them waits, no Python signal handler
-    runs and no other thread can use it. `each` is called in between, and may end the wait by an exception.
-    """
-    if isinstance(store, Store):
-        store._do("wait", keys, wait_s=max(0.0, timeout_s), each=each)
-        return
-    deadline = time.monotonic() + timeout_s
-    pause_s = FIRST_PAUSE_S
-    while not store.check(keys):
-        each()
-        left_s = deadline - time.monotonic()
-        if left_s <= 0:
-            raise StoreTimeout(f"waited {timeout_s:g} s for {', '.join(keys)}, which nobody has set")
-        time.sleep(min(pause_s, left_s))
-        pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
-
-
 class PatientStore:
-    """A view of `store` whose `wait` can be interrupted by signals, and leaves the store to other threads meanwhile."""
+    """A view of `store` whose `wait` can be interrupted by signals, and leaves the store to other threads meanwhile.
+
+    `each` is called again and again while it waits, and may end the wait by an exception.
+    """
 
     def __init__(self, store: Any, each: Callable[[], None] = lambda: None) -> None:
         self._store = store
@@ -82,7 +65,19 @@ class PatientStore:
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         """Until all `keys` are there; StoreTimeout otherwise."""
-        wait_for_keys(self._store, keys, (self.timeout if timeout is None else timeout).total_seconds(), self._each)
+        timeout_s = max(0.0, (self.timeout if timeout is None else timeout).total_seconds())
+        if isinstance(self._store, Store):
+            self._store._do("wait", keys, wait_s=timeout_s, each=self._each)
+            return
+        # While one of torch's stores waits, no Python signal handler runs and no other thread can use it: so it is only asked.
+        deadline, pause_s = time.monotonic() + timeout_s, FIRST_PAUSE_S
+        while not self._store.check(keys):
+            self._each()
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise StoreTimeout(f"waited {timeout_s:g} s for {', '.join(keys)}, which nobody has set")
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)

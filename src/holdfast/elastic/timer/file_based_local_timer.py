@@ -89,18 +89,19 @@ class FileTimerClient(TimerClient):
             pipe.write(line + "\n")
 
     def _open_non_blocking(self) -> io.TextIOWrapper:
-        for left in reversed(range(OPEN_TRIES)):
+        tries = OPEN_TRIES
+        while True:
             try:
                 # Opened for each request, and without waiting: the server may have gone, and come back with a new pipe.
                 return os.fdopen(os.open(self._file_path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC), "w")
             except OSError as error:
-                if not left:
+                tries -= 1
+                if not tries:
                     raise BrokenPipeError(
                         "Could not send the FileTimerRequest because FileTimerServer is not available: "
                         f"nobody reads {self._file_path}"
                     ) from error
                 time.sleep(OPEN_PAUSE_S)
-        raise AssertionError
 
 
 class FileTimerServer:

@@ -69,8 +69,9 @@ class ProcessFailure:
     def _get_error_data(self, error_file_data: dict[str, Any]) -> tuple[str | dict[str, Any], int]:
         try:
             message = error_file_data["message"]
-            source = error_file_data if isinstance(message, str) else message["extraInfo"]
-            return message, int(source.get("timestamp", 0) if source is error_file_data else source["timestamp"])
+            if isinstance(message, str):
+                return message, int(error_file_data.get("timestamp", 0))
+            return message, int(message["extraInfo"]["timestamp"])
         except (KeyError, TypeError, ValueError):
             logger.exception("%s is no error record", self.error_file)
             raise
