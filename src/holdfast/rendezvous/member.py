@@ -123,7 +123,6 @@ class Member:
         self.trouble = ""
 
     def observe(self, seen: Observation, now: float) -> list[Action | Deliver]:
-        """See `core.machine.Machine`."""
         out: list[Action | Deliver] = []
         match seen:
             case LinkUp(link=link, ours=True) if link == self.link:
@@ -197,7 +196,6 @@ class Member:
         self.renew_at = min(self.renew_at, now + self._spread_s())
 
     def deadline(self) -> float:
-        """See `core.machine.Machine`."""
         if self.closed:
             return NEVER
         notice_at = self.notice_at if self.leased_at is None else NEVER

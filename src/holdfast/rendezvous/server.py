@@ -102,7 +102,6 @@ class Server:
         return seat if seat is not None and seat.stop is None else None
 
     def deadline(self) -> float:
-        """See `core.machine.Machine`."""
         return min(self.rendezvous.deadline(), NEVER if self.store is None else self.store.deadline())
 
     @property

@@ -251,7 +251,6 @@ class SimLinks:
         self.silent = False  # The host has no power: not even its kernel answers.
 
     def listen(self, endpoint: str = ENDPOINT) -> bool:
-        """See `runtime.world.Links`."""
         before = self.ether.serving.get(endpoint)
         if before is not None and not before.closed:
             return False
@@ -270,24 +269,20 @@ class SimLinks:
         return []
 
     def connect(self, link: int, endpoint: str = "") -> list[Observation]:
-        """See `runtime.world.Links`."""
         self.ether.connect(self, link, endpoint or ENDPOINT, self.ether.timeline.now + HANDSHAKE_S)
         return []
 
     def transmit(self, link: int, message: Message) -> None:
-        """See `runtime.world.Links`."""
         if (side := self.sides.get(link)) is not None:
             side.say(message)
 
     def hang_up(self, link: int) -> None:
-        """See `runtime.world.Links`."""
         if (side := self.sides.get(link)) is None:
             self.abandoned.add(link)
         else:
             side.hang_up()
 
     def close(self) -> None:
-        """See `runtime.world.Links`."""
         self.closed = True
         for side in list(self.sides.values()):
             side.close()

@@ -196,7 +196,6 @@ class SimStore:
         self.closed = False
 
     def perform(self, action: Action) -> None:
-        """See `agent.leader.build.Store`."""
         keys, asked_at = self.keys, self.host.now()
         delay_s = keys.ether.delay() + keys.rng.uniform(0.0, keys.slow_s)
         is_answered = not isinstance(action, Resign)  # what was asked before that may still be
@@ -208,7 +207,6 @@ class SimStore:
             keys.timeline.after(patience_s, lambda: self._heard(StoreTrouble(reason="timed out"), number))
 
     def close(self, last: Iterable[Action]) -> None:
-        """See `agent.leader.build.Store`."""
         for action in last:
             self.perform(action)
         self.closed = True

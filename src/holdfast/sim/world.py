@@ -115,7 +115,6 @@ class SimHost:
         self.freed_at = 0.0
 
     def now(self) -> float:
-        """See `runtime.world.World`."""
         # A deadline turned into true time and back may come out an ulp early; and no monotonic clock runs backwards.
         self.floor = max(self.floor, self.clock.monotonic(self.timeline.now))
         return self.floor
@@ -130,11 +129,9 @@ class SimHost:
         self.clock = clock
 
     def unix(self) -> float:
-        """See `runtime.world.World`."""
         return EPOCH + self.timeline.now + self.clock.wall_skew_s
 
     def wait(self, until: float) -> list[Observation]:
-        """See `runtime.world.World`."""
         seen, self.seen = self.seen, []
         return seen
 
@@ -153,7 +150,6 @@ class SimHost:
         page: Page | None = None,
         binding: Binding | None = None,
     ) -> int:
-        """See `runtime.world.World`."""
         life = self.script(env)
         if life.start_error:
             raise StartError(life.start_error)
@@ -178,7 +174,6 @@ class SimHost:
         return worker.pid
 
     def signal_group(self, pid: int, signum: int) -> None:
-        """See `runtime.world.World`."""
         worker = self.workers.get(pid)
         if worker is None or not worker.alive or signum in (signal.SIGUSR1, signal.SIGUSR2):
             return
@@ -190,7 +185,6 @@ class SimHost:
             self.timeline.after(worker.life.term_s, lambda: self.end(worker, code))
 
     def kill(self, pids: Sequence[int]) -> None:
-        """See `runtime.world.World`."""
         for pid in pids:
             if (worker := self.workers.get(pid)) and worker.life.killable:
                 self.timeline.after(KILL_S, lambda worker=worker: self.end(worker, -signal.SIGKILL))  # type: ignore[misc]

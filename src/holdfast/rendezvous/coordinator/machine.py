@@ -64,7 +64,6 @@ class Rendezvous(Job):
     """The machine: what is known of a job, and what leads from one phase to the next."""
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
-        """See `core.machine.Machine`."""
         match self.phase, seen:
             case Phase.ENDED, Heard(message=message):
                 return after_the_end(self, message)
@@ -142,7 +141,6 @@ class Rendezvous(Job):
         return []
 
     def deadline(self) -> float:
-        """See `core.machine.Machine`."""
         if self.phase is Phase.ENDED:
             return NEVER
         ends = min(self.excluded.deadline(), self.seats.look_at)

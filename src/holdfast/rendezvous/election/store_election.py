@@ -219,7 +219,6 @@ class Election:
         return self.state.term
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
-        """See `core.machine.Machine`."""
         if isinstance(seen, Ranked):
             self.state = _ranked(self.state, seen.group_rank)
             return []  # before the lease is looked at: the store must not be asked yet
@@ -230,7 +229,6 @@ class Election:
         return out + self._step(self._ask(self.state, now))
 
     def deadline(self) -> float:
-        """See `core.machine.Machine`."""
         state = self.state
         ends = state.lead_ends if state.role is Role.LEADING else NEVER
         return ends if state.busy else min(ends, state.asks_at)

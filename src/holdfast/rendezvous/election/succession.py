@@ -133,7 +133,6 @@ class Succession:
         return over + did + due
 
     def deadline(self) -> float:
-        """See `core.machine.Machine`."""
         state = self.state
         if state.mandate is not None:
             return min(state.mandate.counted, state.dial.due_at if state.knocks else NEVER, state.look_at)

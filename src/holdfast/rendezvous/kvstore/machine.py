@@ -55,7 +55,6 @@ class KeyValues:
         """(until, link, ask): a heap; those answered meanwhile stay in it until their time."""
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
-        """See `core.machine.Machine`."""
         match seen:
             case Arrived(link=link, message=StoreAsk() as ask):
                 return self._asked(link, ask, now)
@@ -67,7 +66,6 @@ class KeyValues:
         return []
 
     def deadline(self) -> float:
-        """See `core.machine.Machine`."""
         return self.due[0][0] if self.due else NEVER
 
     def begin_round(self, number: int) -> list[Action]:
