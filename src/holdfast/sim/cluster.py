@@ -18,7 +18,7 @@ from holdfast.agent.group.worker_table import WorkerState
 from holdfast.agent.leader.peer_elected_node import PeerElectedNode
 from holdfast.agent.leader.store_elected_node import StoreElectedNode
 from holdfast.agent.node import Node
-from holdfast.core.config.own_options import OnSplit
+from holdfast.core.config.own_options import CONTINUE
 from holdfast.core.job.events import ControlKind
 from holdfast.core.job.report import JobReport
 from holdfast.core.value import replace
@@ -160,7 +160,7 @@ class Cluster(Scene):
             lease_s=job.lease_s,
             began_at=world.now(),
             witness=job.witness,
-            goes_on=job.on_split == OnSplit.CONTINUE,
+            goes_on=job.on_split == CONTINUE,
             known_round=max((life.node.group.round for life in unfinished if group.state.hosting), default=0),
             ended=self._ended(join.name),
         )

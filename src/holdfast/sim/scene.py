@@ -8,7 +8,7 @@ from collections.abc import Callable
 from holdfast.agent.spares.machine import MiB
 from holdfast.core.config.config import RunConfig
 from holdfast.core.config.option import shared
-from holdfast.core.config.own_options import Growth, OnSplit
+from holdfast.core.config.own_options import Growth
 from holdfast.core.job.events import Event
 from holdfast.core.machine import NEVER
 from holdfast.core.value import Value
@@ -45,7 +45,7 @@ class Job(Growth):
     readmit_after_s: float = NEVER
     succession: bool = True  # The nodes choose another coordinator if the endpoint's host is lost.
     witness: bool = False  # There is a shared directory that decides between two halves.
-    on_split: OnSplit = OnSplit.STOP
+    on_split: str = "stop"
     memory_s: float = 0.0  # How long a GPU's memory stays taken when workers have gone. 0: there are no GPUs.
     checks: bool = False  # Each node looks at its GPUs before a round, and while its ranks run.
     check_every_s: float = 5.0

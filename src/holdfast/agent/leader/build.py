@@ -17,7 +17,7 @@ from holdfast.agent.leader.store_elected_node import StoreElectedNode
 from holdfast.agent.reporting.final_report import ended_runs
 from holdfast.core.config.config import RunConfig
 from holdfast.core.config.grammar import shown_endpoint
-from holdfast.core.config.own_options import KUBERNETES, SCHEDULERS, SLURM, OnSplit
+from holdfast.core.config.own_options import CONTINUE, KUBERNETES, SCHEDULERS, SLURM
 from holdfast.core.errors import RendezvousError, UsageError
 from holdfast.core.machine import Action, Observation
 from holdfast.rendezvous.election.store_election import STORE_FAILOVER_S, Election
@@ -89,7 +89,7 @@ def heir(
         lease_s=config.lease_s,
         began_at=now,
         witness=witness is not None,
-        goes_on=config.on_split == OnSplit.CONTINUE,
+        goes_on=config.on_split == CONTINUE,
         known_round=known_round,
         ended=ended,
     )

@@ -38,7 +38,7 @@ from holdfast.agent.spares.messages import (
 from holdfast.agent.spares.state import Phase, SlotState, no_spares
 from holdfast.agent.workers import launch
 from holdfast.core.config import entry
-from holdfast.core.config.own_options import WarmMode
+from holdfast.core.config.own_options import FORK
 from holdfast.core.errors import StartError
 from holdfast.core.job.events import Event, FailureSeen, StopSent
 from holdfast.core.machine import NEVER, Record, Say, Tick
@@ -107,7 +107,7 @@ class Parking(Part):
         self.given, self.hook, self.local_ranks = given, hook, local_ranks
         self.awaited_until = -NEVER  # As the group has been told.
         self.told = 0  # So many modules have been told of in this round.
-        self.fork = config.warm_mode == WarmMode.FORK and not config.bindings
+        self.fork = config.warm_mode == FORK and not config.bindings
         self.machine = Spares(no_spares(config.nproc_per_node, config.warm_spares, fork=self.fork))
         self.parked: dict[int, Parked] = {}  # By pid.
         self.loaded: dict[int, list[str]] = {}

@@ -14,24 +14,12 @@ of. The worker with local rank i has GPU i. Who reads the topology is `runtime.h
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import StrEnum
 
 from holdfast.core.config.grammar import ranges
 from holdfast.core.errors import UsageError
 from holdfast.core.value import Value
 
-
-class NumaMode(StrEnum):
-    """What a worker's CPUs are chosen by, as above."""
-
-    NODE = "node"
-    SOCKET = "socket"
-    EXCLUSIVE = "exclusive"
-    CORE_COMPLEX = "core-complex"
-    AUTO = "auto"
-
-
-AUTO = NumaMode.AUTO
+MODES = NODE, SOCKET, EXCLUSIVE, CORE_COMPLEX, AUTO = "node", "socket", "exclusive", "core-complex", "auto"  # As above.
 NUMACTL_ADVICE = "install it (apt-get install numactl, yum install numactl), or use --numa-binding, which needs none"
 
 
@@ -117,15 +105,15 @@ def _near(mode: str, gpu: int, host: Topology) -> frozenset[int]:
     cpus = host.cpus(node)
     if not cpus:
         raise UsageError(f"no CPU of NUMA node {node}, where GPU {gpu} is, may be used by this process")
-    if mode == NumaMode.NODE:
+    if mode == NODE:
         return cpus
-    if mode == NumaMode.SOCKET:
+    if mode == SOCKET:
         socket = host.groups[min(cpus)]
         alike = [other for node in host.nodes if (other := host.cpus(node)) and host.groups[min(other)] == socket]
         return frozenset().union(*alike)
     neighbours = [index for index, home in enumerate(homes) if home == node]
     place, parts = neighbours.index(gpu), _grouped(cpus, host.groups)
-    if mode == NumaMode.CORE_COMPLEX:
+    if mode == CORE_COMPLEX:
         by_size = sorted(parts.items(), key=lambda part: (-len(part[1]), part[0]))
         return frozenset(by_size[place % len(by_size)][1])
     return _share([parts[core] for core in sorted(parts)], place, len(neighbours), node)

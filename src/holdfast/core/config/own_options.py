@@ -18,6 +18,7 @@ from holdfast.core.config.option import (
     TEXTS,
     Kind,
     Section,
+    choice,
     one_of,
     optional,
     ours,
@@ -26,6 +27,7 @@ from holdfast.core.config.option import (
 
 SUPERVISOR_PORT = 29800
 """Where a supervisor listens when no port is given: beside torchrun's 29500, 29400 and whatever counts up from there."""
+FORK, CONTINUE = "fork", "continue"  # Of --warm-mode, and of --on-split.
 SLURM, KUBERNETES = "slurm", "kubernetes"
 SCHEDULERS = (SLURM, KUBERNETES)  # Witnesses that are no directories.
 
@@ -50,20 +52,6 @@ class Membership(StrEnum):
 
     ELASTIC = "elastic"  # From MIN to MAX, as many as there are.
     FIXED = "fixed"
-
-
-class WarmMode(StrEnum):
-    """How a warm spare comes to be."""
-
-    SPAWN = "spawn"
-    FORK = "fork"
-
-
-class OnSplit(StrEnum):
-    """What nodes do that are cut off with fewer than half."""
-
-    STOP = "stop"
-    CONTINUE = "continue"
 
 
 # fmt: off
@@ -124,7 +112,7 @@ class Restarts(Section, mixin=True):
         "spare workers of this node that wait with the script's modules imported, so that a restart skips that: a number, "
         "off, or auto (one for each worker, where the job may restart and memory allows it)")
     warm_spares: int | None = 0  # None: one for each worker, if there is memory for it.
-    warm_mode: WarmMode = ours("--warm-mode", one_of(WarmMode, "MODE"), "spawn",
+    warm_mode: str = ours("--warm-mode", choice("spawn", FORK, metavar="MODE"), "spawn",
         "spawn: each spare is a process of its own; fork: workers are forked from one that has imported everything, and "
         "share its memory")
 
@@ -147,7 +135,7 @@ class Meeting(Section, mixin=True):
         "directory that the nodes share, or slurm, or kubernetes: decides which half goes on where they are cut in two, or "
         "of two one is lost")
     witness: str | None = None  # A directory, `slurm` or `kubernetes`. None: nobody decides.
-    on_split: OnSplit = ours("--on-split", one_of(OnSplit), "stop",
+    on_split: str = ours("--on-split", choice("stop", CONTINUE), "stop",
         "what nodes do that are cut off with fewer than half: stop, or continue and risk that the others do too")
     in_place_restart: bool = ours("--in-place-restart", SWITCH, None,
         "tell this pod's JobSet, whose restartStrategy is InPlaceRestart, that the pod takes part in each restart, so that "

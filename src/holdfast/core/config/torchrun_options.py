@@ -5,7 +5,7 @@ and where ours differs on purpose.
 from __future__ import annotations
 
 from holdfast.core.config import grammar
-from holdfast.core.config.binding import AUTO, NumaMode
+from holdfast.core.config.binding import CORE_COMPLEX, EXCLUSIVE, MODES, NODE, SOCKET
 from holdfast.core.config.option import (
     LOGS,
     NODES,
@@ -28,7 +28,7 @@ from holdfast.core.config.option import (
 
 START_METHODS = ("spawn", "fork", "forkserver")
 EVENT_HANDLERS = ("null", "console", "dynamic_rendezvous")
-NUMA_MODES = tuple(mode for mode in NumaMode if mode != AUTO)  # torchrun's.
+NUMA_MODES = NODE, SOCKET, EXCLUSIVE, CORE_COMPLEX  # torchrun's.
 GRACE_S = 30.0
 """Seconds between asking a worker to stop and SIGKILL. torchrun's default, and Kubernetes' terminationGracePeriodSeconds."""
 
@@ -130,7 +130,7 @@ class TorchrunOptions(Section, mixin=True):
         "address by which other nodes reach this one (otherwise that of its interface towards the endpoint)")
     logs_specs: str | None = torchrun(LOGS, "--logs-specs NAME", TEXT_OR_NONE, None,
         "entry point in group torchrun.logs_specs that lays out the logs", pet=False)
-    _numa_binding = torchrun(WORKERS, "--numa-binding", choice(*NumaMode, metavar="MODE"), None,
+    _numa_binding = torchrun(WORKERS, "--numa-binding", choice(*MODES, metavar="MODE"), None,
         "bind each worker to the CPUs near its GPU: those of its NUMA node (node; auto: and to its memory), of its socket, "
         "a share of the node's cores (exclusive), or cores with one cache (core-complex)",
         note="`auto` is ours. Neither numactl nor a framework is needed. torchrun has no variable for this flag.")
