@@ -54,7 +54,7 @@ def stage() -> Stage:
 
 def test_it_joins_with_the_port_that_it_holds() -> None:
     group = Group(State(join=JOIN, grace_s=1.0, hosting=False))
-    group.observe(PortHeld(port=4711), 0.0)
+    group.observe(PortHeld(master_port=4711), 0.0)
     (join,) = [action.message for action in group.begin(0.0) if isinstance(action, Send)]
     assert join == Join(node="n1-id", name="n1", addr="n1", master_port=4711, nproc=2, role="default", round=0)
 

@@ -121,7 +121,7 @@ def test_a_restart_sweeps_behind_the_last_round_before_anything_of_the_next() ->
 
 def test_every_node_is_told_where_the_coordinator_s_own_takes_the_lines_of_all() -> None:
     node = host(2)
-    node.observe(LogsTaken(at="10.0.0.1:7"), 0.0)
+    node.observe(LogsTaken(logs_at="10.0.0.1:7"), 0.0)
     node.begin(0.0)
     node.observe(LinkUp(link=GUEST, ours=False), 0.0)
     actions = node.observe(Arrived(link=GUEST, message=replace(join("b"), logs_at="10.0.0.2:8")), 0.0)

@@ -168,6 +168,6 @@ def test_what_it_says_at_its_end_is_kept_with_its_failure(stage: Stage) -> None:
 
 def test_a_node_says_how_far_the_job_has_come_when_it_joins() -> None:
     stage = Stage()
-    stage.see(Reached(iteration=1200))
+    stage.see(Reached(reached=1200))
     (join,) = [action.message for action in stage.group.begin(1.0) if hasattr(action, "message")]
     assert isinstance(join, Join) and join.reached == 1200

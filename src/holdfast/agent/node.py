@@ -42,7 +42,7 @@ class Node:
     def begin(self, now: float) -> list[Action]:
         """Ask for the first round."""
         if self.server is not None:
-            self.server.rendezvous.logs_at = self.group.join.logs_at
+            self.server.rendezvous.take_logs_at(self.group.join.logs_at)
         begun = [] if self.member is None else self._from_member(self.member.observe(Tick(), now), now)
         return begun + self._from_group(self.group.begin(now), now)
 
@@ -65,7 +65,7 @@ class Node:
         if self.member is not None:
             self.member.clock.set(ahead_unix)
         if self.server is not None:
-            self.server.rendezvous.ahead_unix = ahead_unix
+            self.server.rendezvous.set_clock(ahead_unix)
 
     @property
     def clock_lead(self) -> ClockLead | None:

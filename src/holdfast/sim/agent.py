@@ -351,7 +351,7 @@ class SimAgent(Watched):
         )
 
     def _hold_port(self) -> None:
-        self._observe(PortHeld(port=self.scene.hold_port()))
+        self._observe(PortHeld(master_port=self.scene.hold_port()))
 
     def _pids(self, local_ranks: Iterable[int]) -> list[int]:
         wanted = set(local_ranks)

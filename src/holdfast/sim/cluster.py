@@ -216,7 +216,7 @@ class Cluster(Scene):
 
     def reach(self, place: str, iteration: int | None) -> None:
         """A node can tell how far the job is."""
-        self.agents[place].world.see(Reached(iteration=iteration))
+        self.agents[place].world.see(Reached(reached=iteration))
 
     def signal(self, place: str, signum: int) -> None:
         """Signal an agent."""

@@ -13,22 +13,19 @@ from holdfast.agent.group.messages import (
     FromCoordinator,
     Hung,
     ImportsKnown,
+    JoinNews,
     LeaseOver,
     LimitsKnown,
-    LogsTaken,
     Looked,
     MadeWay,
     MemorySeen,
     NodeChecked,
     PaceKnown,
-    PortHeld,
-    Reached,
     SavesSeen,
     Send,
     SparesAwaited,
     Started,
     StartFailed,
-    Stashed,
     StopAsked,
     Stuck,
     TimerExpired,
@@ -124,7 +121,7 @@ def step(state: State, seen: Observation, now: float) -> Step:
     """The table of transitions, in parts. None: another part knows it."""
     if isinstance(seen, Told):
         return _told(state, seen.message, now)
-    for part in (_of_time, _of_workers, _of_round, _of_node, _of_operators):
+    for part in (_of_time, _of_workers, _of_round, _of_node):
         if (after := part(state, seen, now)) is not None:
             return after
     raise AssertionError(f"a group is never shown {seen!r}")
@@ -227,14 +224,8 @@ def _of_node(state: State, seen: Observation, now: float) -> Step | None:
     """What the coordinator is told, now or with the next `Join`."""
     node, number, is_first = state.join.node, state.round, state.assigned is not None and state.assigned.group_rank == 0
     match state.phase, seen:
-        case _, PortHeld(port=port):
-            return joined_with(state, master_port=port), []
-        case _, Reached(iteration=iteration):
-            return joined_with(state, reached=iteration), []
-        case _, Stashed(held=held, kept=kept, at=at):
-            return joined_with(state, stash=held, kept=kept, stash_at=at), []
-        case _, LogsTaken(at=at):
-            return joined_with(state, logs_at=at), []
+        case _, JoinNews():
+            return joined_with(state, **fields_of(seen)), []
         case Phase.RUNNING, PaceKnown() as pace:
             # A coordinator's successor may miss it: the next Join says it again.
             state = joined_with(state, longest_s={**state.join.longest_s, **pace.longest_s})
@@ -248,14 +239,9 @@ def _of_node(state: State, seen: Observation, now: float) -> Step | None:
             return _says(state, told) if is_first and state.phase is not Phase.ENDED else (state, [])
         case _, PaceKnown() | SavesSeen() | ImportsKnown():
             return state, []  # of a round that is over
-    return None
-
-
-def _of_operators(state: State, seen: Observation, now: float) -> Step | None:
-    match seen:
-        case ToCoordinator(message=message):
+        case _, ToCoordinator(message=message):
             return _says(state, message)
-        case StopAsked(reason=reason, grace_s=grace_s):
+        case _, StopAsked(reason=reason, grace_s=grace_s):
             if grace_s is not None:
                 state = replace(state, grace_s=grace_s, term_grace_s=grace_s)
             return _says(state, Request(node=state.join.node, kind=RequestKind.STOP, reason=reason))

@@ -22,10 +22,14 @@ class Told(Observation):
     message: Message
 
 
-class PortHeld(Observation):
+class JoinNews(Observation):
+    """The next `Join` says this: the fields are named as there."""
+
+
+class PortHeld(JoinNews):
     """The World holds this port for the next round, in case this node gets group rank 0."""
 
-    port: int
+    master_port: int
 
 
 class MadeWay(Observation):
@@ -146,24 +150,24 @@ class ControlAsked(Observation):
     reason: str
 
 
-class Reached(Observation):
+class Reached(JoinNews):
     """How far the job has come, as this node can tell: before its first `Join`, and when the workers of a round are gone."""
 
-    iteration: int | None  # None: it cannot tell.
+    reached: int | None  # None: it cannot tell.
 
 
-class Stashed(Observation):
+class Stashed(JoinNews):
     """What the ranks of a round have left in this node's memory, now that they are gone."""
 
-    held: tuple[Held, ...]
+    stash: tuple[Held, ...]
     kept: tuple[Kept, ...] = ()  # And those of another node.
-    at: str = ""  # Where others can fetch that, and bring more. Empty: nowhere.
+    stash_at: str = ""  # Where others can fetch that, and bring more. Empty: nowhere.
 
 
-class LogsTaken(Observation):
+class LogsTaken(JoinNews):
     """This agent takes the lines of other nodes' ranks, should it have the coordinator."""
 
-    at: str  # Where.
+    logs_at: str  # Where.
 
 
 class ImportsKnown(Observation):

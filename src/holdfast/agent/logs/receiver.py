@@ -128,7 +128,7 @@ class LogReceiver(BlockingServer, Part):
 
     def first(self) -> list[Observation]:
         """Say where the lines of other nodes are taken."""
-        return [LogsTaken(at=self.address)]
+        return [LogsTaken(logs_at=self.address)]
 
     def is_whole(self, path: str) -> bool:
         """Whether nobody who sends now has more for the log at that path. Any thread may ask."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import select
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import reduce
 from itertools import accumulate
 
@@ -82,9 +82,11 @@ NOWHERE = Assigned(
 class Parked:
     """A spare's process, as its agent sees it."""
 
-    def __init__(self, local_rank: int, argv: list[str], env: Mapping[str, str], link: socket.socket) -> None:
-        self.local_rank, self.argv, self.env, self.link = local_rank, argv, env, link
-        self.captured: set[int] = set()  # Streams whose output is kept until it is a worker's.
+    def __init__(
+        self, local_rank: int, argv: list[str], env: Mapping[str, str], link: socket.socket, *, captured: Collection[int] = ()
+    ) -> None:
+        """`captured`: streams whose output is kept until it is a worker's."""
+        self.local_rank, self.argv, self.env, self.link, self.captured = local_rank, argv, env, link, captured
 
 
 class Parking(Part):
@@ -285,12 +287,11 @@ class Parking(Part):
         argv, env, files = self.given[local_rank]
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.set_inheritable(False)
-        one = Parked(local_rank, argv, env, ours)
         # A terminal looks different to an import. Where a worker's output is not known to go there, nothing of it is shown yet.
         ours_too = (files.paths.stdout is None, files.paths.stderr is None) if files is not None else (False, False)
         shown = [number for number, inherited in zip((1, 2), ours_too) if inherited and os.isatty(number)]
         kept = {number: os.memfd_create("holdfast-output", os.MFD_CLOEXEC) for number in (1, 2) if number not in shown}
-        one.captured = set(kept)
+        one = Parked(local_rank, argv, env, ours, captured=kept)
         names = os.memfd_create("holdfast-modules", os.MFD_CLOEXEC)
         try:
             lines = self._to_load(-1 if self.fork else local_rank)

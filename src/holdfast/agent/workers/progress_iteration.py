@@ -48,11 +48,11 @@ class Mileage:
         """No worker runs here: how far it is. Forgets the round."""
         told, counted, self.told, self.counted = self.told, self.counted, None, None
         if self.path is not None:
-            return Reached(iteration=self._read(self.path))
+            return Reached(reached=self._read(self.path))
         if told is not None or counted is None:
-            return Reached(iteration=told)
+            return Reached(reached=told)
         self.driven += counted
-        return Reached(iteration=self.driven)
+        return Reached(reached=self.driven)
 
     def _read(self, path: str) -> int | None:
         """Aside: the file is where checkpoints are, on a file server that may hang."""

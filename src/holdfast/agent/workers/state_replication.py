@@ -87,7 +87,7 @@ class Replicas(BlockingServer, Part):
 
     def first(self) -> list[Observation]:
         """Say where others reach this."""
-        return [Stashed(held=(), at=self.at)]
+        return [Stashed(stash=(), stash_at=self.at)]
 
     @property
     def at(self) -> str:

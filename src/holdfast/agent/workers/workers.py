@@ -118,7 +118,7 @@ class Workers(Part):
     def hold_port(self) -> PortHeld:
         """Hold a port for the round to come, in case this node gets group rank 0 in it."""
         self.ports.append(hold_port())
-        return PortHeld(port=self.ports[-1].getsockname()[1])
+        return PortHeld(master_port=self.ports[-1].getsockname()[1])
 
     def start(self, assigned: Assigned, until: float | None = None) -> list[Observation]:
         """Start the workers of a round, before `until` if at all; what came of each, in order. After one that could not start,
@@ -212,8 +212,8 @@ class Workers(Part):
             return []
         mine = held(self.stash, self.config.nproc_per_node)
         if self.replicas is None:
-            return [Stashed(held=mine)]
-        return [Stashed(held=mine, kept=self.replicas.kept(), at=self.replicas.at)]
+            return [Stashed(stash=mine)]
+        return [Stashed(stash=mine, kept=self.replicas.kept(), stash_at=self.replicas.at)]
 
     def signal(self, local_ranks: Iterable[int], signum: int) -> None:
         for pid in self._pids(local_ranks):

@@ -90,6 +90,14 @@ class Job:
             self.outcome = past.report.outcome
             self.over(past.report, now)
 
+    def take_logs_at(self, address: str) -> None:
+        """This coordinator's node takes the lines of all ranks there."""
+        self.logs_at = address
+
+    def set_clock(self, ahead_unix: float) -> None:
+        """What the wall clock shows now, less what the monotonic one does."""
+        self.ahead_unix = ahead_unix
+
     # --- from phase to phase --------------------------------------------------------------------------------------------
 
     def regroup(self, why: str, now: float) -> None:
