@@ -1,8 +1,8 @@
 """What may a training script say to Holdfast? That it lives, how far it is, what it is doing, and what it wants of the job.
 
-Cheap on purpose: importing this costs no more than the standard library's lightest modules, and a call is a few stores into
-shared memory. Without an agent every call does nothing, so a script can be run by hand unchanged; so it is in forked children,
-data loaders for example, which are none of the agent's workers. Any thread may call anything (`client.writer` says more).
+Importing this costs no more than the standard library's lightest modules, and a call is a few stores into shared memory.
+Without an agent every call does nothing, so a script can be run by hand unchanged; and so in forked children, such as data
+loaders, which are not the agent's workers. Any thread may call anything (see `client.writer`).
 """
 
 from __future__ import annotations

@@ -42,11 +42,11 @@ PAGE = 4096
 
 
 def save(step: int, state: Any, *, blocking: bool = False) -> bool:
-    """Keep `state` as that of `step` (0 or more, in every rank the same, once in a life), in the place of the oldest one kept.
+    """Keep `state` as that of `step` (0 or more, the same in every rank, once in a life), in place of the oldest one kept.
 
-    When it returns, the state may be changed: tensors on the CPU have been copied, and those of a GPU are copied before what
-    its stream is given next. A thread does what is left then; `blocking`: wait for that. Two generations of the state have
-    to fit, and three where a GPU copies while the script goes on. False: it is not kept; a warning has said why, once.
+    When it returns, the state may be changed: tensors on the CPU have been copied, and those of a GPU are copied before the
+    next work of its stream. A thread does the rest; `blocking`: wait for that. Two generations of the state must fit, three
+    where a GPU copies while the script goes on. False: it is not kept; a warning has said why, once.
 
     Unstashable: something in it is no dict, list, number, text, bytes, tensor or array. It says where.
     """
@@ -63,9 +63,9 @@ def prepare(state: Any) -> None:
 def latest(*, into: Any = None, map_location: Any = None) -> tuple[int, Any] | None:
     """Step and state to go on from: the newest that all ranks of this round can restore. None: there is none.
 
-    For the beginning of a script: what has been saved since is not looked at. The state is the caller's own. Tensors are on the
-    device that they were on, or on `map_location`. Those that are found in `into` at the same place, with the same shape
-    and type, are filled there, which is faster than to make new ones; so are numpy arrays.
+    For the beginning of a script: what this life has saved is ignored. The state is the caller's own. Tensors are on the device
+    that they were on, or on `map_location`. A tensor or numpy array of the same shape and type at the same place of `into` is
+    filled, which is faster than a new one.
     """
     stash = _open()
     return stash.latest(into, map_location) if stash is not None else None
@@ -86,7 +86,7 @@ def every(n: int) -> Callable[[int, Callable[[], Any]], bool]:
 
 
 def wait() -> None:
-    """Until what was saved last is whole, and where states are replicated, until the partner has it."""
+    """Wait until what was saved last is whole and, where states are replicated, until the partner has it."""
     if (stash := _open()) is not None:
         with stash.lock:
             stash.wait()
@@ -94,7 +94,7 @@ def wait() -> None:
 
 
 def drop() -> None:
-    """Give this rank's part of the memory back; there is nothing to restore then. The end of the job does the same."""
+    """Give this rank's part of the memory back, and with it what could be restored. The end of the job does the same."""
     if (stash := _open()) is not None:
         stash.drop()
 

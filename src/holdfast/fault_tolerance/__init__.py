@@ -2,9 +2,9 @@
 
     from holdfast import fault_tolerance as ft
 
-Under `holdfast run` a rank's client writes to the page that its agent reads anyway; beside a `RankMonitorServer` of its own it
-hands over a page. Either way a heartbeat is a store to shared memory, and no monitor can make a trainer wait. What differs from
-NVRx on purpose is in docs/reference/fault-tolerance.md.
+Under `holdfast run` a rank's client writes to the page that its agent reads; a `RankMonitorServer` gets a page from it. A
+heartbeat is a store to shared memory, so no monitor can make a trainer wait. docs/reference/fault-tolerance.md says what
+differs from NVRx on purpose.
 """
 
 from __future__ import annotations

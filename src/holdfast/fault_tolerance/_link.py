@@ -22,7 +22,7 @@ class Link:
         self._buffer = b""
 
     def hear(self) -> list[Any] | None:
-        """What has arrived. None: the other side is gone, or talks nonsense."""
+        """The messages that have arrived. None: the peer is gone, or sends something else."""
         try:
             data, fds, _, _ = socket.recv_fds(self.connection, 65536, 4)
         except BlockingIOError:
@@ -50,7 +50,7 @@ class Link:
         return fd
 
     def say(self, word: Any) -> None:
-        """Send it; whoever does not read its answers loses them."""
+        """Send it. A peer that does not read its answers loses them."""
         with contextlib.suppress(OSError):
             self.connection.send(wire.frame(word))
 

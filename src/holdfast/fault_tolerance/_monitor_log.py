@@ -1,6 +1,4 @@
-"""Where does a standalone server say what it sees? To stderr for people, to stdout for programs that follow layered
-restarts.
-"""
+"""Where does a standalone server log? On stderr for people, on stdout for programs that follow layered restarts."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ import sys
 
 
 class RankMonitorLogger(logging.Logger):
-    """To stderr, each line with the rank that is connected; what layered restarts follow goes to stdout, if anybody does."""
+    """On stderr, each line with the rank that is connected; lines about layered restarts go to stdout, if they are wanted."""
 
     def __init__(
         self,
@@ -36,10 +34,10 @@ class RankMonitorLogger(logging.Logger):
             handler.setFormatter(logging.Formatter(f"[%(asctime)s] [%(levelname)s] [{who}] %(message)s"))
 
     def log_for_restarter(self, message: str) -> None:
-        """A line for whoever follows layered restarts."""
+        """A line for a program that follows layered restarts."""
         self.restarter_logger.debug(message)
 
     def log_restarter_event(self, message: str) -> None:
-        """The same, if anybody does."""
+        """The same, if they are wanted."""
         if self.is_restarter_logger:
             self.log_for_restarter(message)

@@ -1,10 +1,10 @@
 """Who watches a rank that runs under another launcher than ours? One RankMonitorServer per rank, in a process of its own.
 
-It listens for its rank, reads the page that this hands over, and runs the machine of Holdfast's agent (`monitor.liveness`):
-whoever exceeds a limit gets SIGCONT and the termination signal. One rank at a time; the next waits until the one before has
-gone, and finds the limits that it had calculated. A rank of another make may say everything in messages instead of a page.
+It listens for its rank, reads the page that the rank hands over, and runs the machine of Holdfast's agent (`monitor.liveness`).
+A rank that exceeds a limit gets SIGCONT and the termination signal. One rank at a time; the next waits until the one before has
+gone, and gets the limits that it had calculated. A rank without a page says everything in messages.
 
-Loading this module loads nothing of the agent's: a rank does it too.
+A rank loads this module too, so it loads nothing of the agent's.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class RankMonitorServer:
                 self.state_machine.periodic_restart_check()
                 self._check_restart_at = now + self.cfg.restart_check_interval
         except Exception:
-            # Better a rank that is not watched, and told so in the log, than none that can be in its next life.
+            # Better a rank that is not watched now than a server that no rank can reach in its next life.
             self.logger.exception("the monitor has failed; rank %s is not watched any more", self.rank_info)
             self._rank_is_gone()
 
@@ -187,7 +187,7 @@ class RankMonitorServer:
                 case data.UpdateConfigMsg(current_cycle=int(cycle)):
                     self.current_cycle = cycle
                 case _:
-                    self.logger.warning("the launcher says %r, which means nothing to us", word)
+                    self.logger.warning("unknown message from the launcher: %r", word)
         if words is None:
             self._selector.unregister(link.connection)
             link.close()

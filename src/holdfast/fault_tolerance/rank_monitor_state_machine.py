@@ -1,4 +1,4 @@
-"""In which phase of a restart is a rank, as its monitor sees it? For layered restarts to follow in a log; it decides nothing.
+"""In which phase of a restart is a rank, as its monitor sees it? Layered restarts follow it in a log; it decides nothing.
 
 The first message initialises, a lost connection begins the handling, a check while it lasts says that it goes on, and the
 next message completes it; a second loss in the middle aborts it.

@@ -1,7 +1,7 @@
-"""Which checks are there, and what is each of them given? The table of ours, and users' own by entry point.
+"""Which checks are there, and what does each get? The table of ours, and users' own by entry point.
 
 A check is a function that takes a `Look` and returns a `Verdict`. It may block, crash or print: it runs in a process of its own
-(`health.child`), with a deadline (`health.runner`). Those of other packages are entry points of the group `holdfast.checks`.
+(`health.child`), with a deadline (`health.runner`). Other packages' checks are entry points of the group `holdfast.checks`.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ ROOT = "HOLDFAST_CHECK_ROOT"
 """Variable: where the file system of the checked host begins. Tests have made-up hosts there; containers, the real one."""
 
 DEADLINE_S = 15.0
-"""For a check that says nothing else. nvidia-smi without the persistence daemon takes some seconds to wake the driver."""
+"""Default of a check. nvidia-smi without the persistence daemon takes some seconds to wake the driver."""
 
 PER_CENT = "per cent"
-"""What the words about an argument have in them that may not be more than 100."""
+"""An argument whose description says so is at most 100."""
 
 OPTIONS = {"deadline": "deadline_s", "bad": "bad_in_a_row", "good": "good_in_a_row"}
-"""What may stand in brackets behind any check's name, another package's too, and the field of `Check` that it is."""
+"""What may stand in brackets behind any check's name → its field of `Check`."""
 
 _WORD = re.compile(r"([^\[=]+)(?:\[([^\]]*)\])?(?:=(.*))?", re.S)
 """`NAME[deadline=30 bad=2]=ARGUMENT`"""
 
 
 class Look(Value):
-    """What a check is given. It must not matter to it whether `root` is a real host."""
+    """What a check is given. `root` may be a real host or a made-up one."""
 
     argument: str = ""
     """What stood behind `NAME=`."""
