@@ -21,11 +21,8 @@ if TYPE_CHECKING:
 GPU_DRIVERS = ("/dev/nvidia-uvm", "/dev/kfd")
 """Opened by whoever initialises CUDA or ROCm; not by NVML, which merely counts."""
 
-GONE_WITHIN_S = 1.0
-"""A thread that has ended is there for some microseconds more."""
-
-LOWER_BY = 5
-"""Of the nice value while it imports: a third of what others are given."""
+GONE_WITHIN_S = 1.0  # A thread that has ended is there for some microseconds more.
+LOWER_BY = 5  # Of the nice value while it imports: a third of what others are given.
 
 AT_LOAD = "!"
 """Instead of `core.page.layout.CHANGED`: a variable that compiled code reads as it is loaded, where nobody sees it."""
@@ -38,8 +35,7 @@ class Course:
     def __init__(self, notebook: Notebook | None, reads: set[str]) -> None:
         """`reads`: names of the variables that have been read so far."""
         self.notebook, self.reads = notebook, reads
-        self.until = ""
-        """The variable at whose change we have to stop. Empty: there has been none."""
+        self.until = ""  # The variable at whose change we have to stop. Empty: there has been none.
         self._read_before: dict[str, bool] = {}
         self._elsewhere: dict[str, str] = {}
 

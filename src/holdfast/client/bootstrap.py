@@ -56,8 +56,7 @@ if TYPE_CHECKING:
 words: memoryview | None = None
 """The page as 64-bit fields (`core.page.layout`); None without a page, and in forked children."""
 
-layout: ModuleType
-"""The `core.page.layout` by which `words` is read; from `start` on."""
+layout: ModuleType  # The `core.page.layout` by which `words` is read; from `start` on.
 
 _wake_agent: Callable[[], int] | None = None
 """Rouses the agent's watch on our lock, to have it look at the page. Returns how many it has roused: 1, or 0."""
@@ -66,32 +65,23 @@ stash = ""
 """Where this worker may leave its state (`core.page.stash.VARIABLE`). Its children are not to find that in their
 environment.
 """
-spare: ModuleType | None = None
-"""`client.spare`, in an interpreter that has been started to wait."""
+spare: ModuleType | None = None  # `client.spare`, in an interpreter that has been started to wait.
 
-notebook: Notebook | None = None
-"""Notes which modules are loaded. None: nobody wants to know."""
+notebook: Notebook | None = None  # Notes which modules are loaded. None: nobody wants to know.
 
-_sleep: Callable[[int], None] | None = None
-"""Returns once REQUEST_COUNT is no longer what is given, or sooner."""
+_sleep: Callable[[int], None] | None = None  # Returns once REQUEST_COUNT is no longer what is given, or sooner.
 
-_error_file: str | None = None
-"""Where the error record is to go: absolute, since the script may change directory."""
+_error_file: str | None = None  # Where the error record is to go: absolute, since the script may change directory.
 
-_me = 0
-"""The process that is the worker: not its forked children."""
+_me = 0  # The process that is the worker: not its forked children.
 
-load: Callable[..., ModuleType]
-"""`load(name, *path)` gives another of our files as a module; from `start` on."""
+load: Callable[..., ModuleType]  # `load(name, *path)` gives another of our files as a module; from `start` on.
 
 _writer: Writer | None = None
 _making = allocate_lock()
 
-_DUMP_SIGNAL = 57
-"""A real-time signal (34 to 64), and not near either end, where those who need one begin."""
-
-_MAIN_DUMP_SIGNAL = 58
-"""The same for the main thread alone: no other can be at work on its frames meanwhile."""
+_DUMP_SIGNAL = 57  # A real-time signal (34 to 64), and not near either end, where those who need one begin.
+_MAIN_DUMP_SIGNAL = 58  # The same for the main thread alone: no other can be at work on its frames meanwhile.
 
 _DUMP_AT = 1000
 """The lowest descriptor for the page's file: few scripts close so high a number, and it is below select's 1024."""

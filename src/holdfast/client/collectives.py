@@ -24,11 +24,8 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-MOST_GROUPS = 64
-"""A rank in more says nothing of those that it used least recently."""
-
-MOST_CHARACTERS = 200
-"""Of a collective's name and sizes."""
+MOST_GROUPS = 64  # A rank in more says nothing of those that it used least recently.
+MOST_CHARACTERS = 200  # Of a collective's name and sizes.
 
 
 def offer(layout: ModuleType, words: Callable[[], memoryview | None], sleep: Callable[[int], None]) -> None:

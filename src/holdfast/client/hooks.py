@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
     Step = Callable[[Any, Any, Any], None]
 
-CHECKPOINT, DEBUGGER = "checkpoint", "debugger"
-"""Names of the sections."""
+CHECKPOINT, DEBUGGER = "checkpoint", "debugger"  # Names of the sections.
 
 SAVES = ("save", "async_save", "save_state_dict")
 """Of distributed checkpoints. The last is deprecated, and one day it is gone: the others are marked by then."""
@@ -55,8 +54,7 @@ PROMPTS = {
 }
 """Where prompts wait: module → class and method."""
 
-MOST_OPTIMIZERS = 10_000
-"""So many are told apart; a script that makes one for each step begins to be counted anew then."""
+MOST_OPTIMIZERS = 10_000  # So many are told apart; a script that makes one for each step begins to be counted anew then.
 
 
 def watch(
@@ -184,10 +182,8 @@ class Notebook:
         """`words()`: the page, if it is ours still."""
         self.layout, self.words, self.lock = layout, words, RLock()
         self.searched = {os.path.abspath(entry) for entry in sys.path}
-        self.elsewhere: set[str] = set()
-        """What was found in none of these directories; without what belongs to it."""
-        self.changed: set[str] = set()
-        """`NAME SUM` of all changes that have been seen."""
+        self.elsewhere: set[str] = set()  # What was found in none of these directories; without what belongs to it.
+        self.changed: set[str] = set()  # `NAME SUM` of all changes that have been seen.
         self.begin_anew()
 
     def begin_anew(self) -> None:

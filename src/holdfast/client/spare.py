@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 ORDER_BYTES = 262144
 MOST_FDS = 8
-NAME = b"holdfast-spare"
-"""What `ps` and `top` show of it while it waits; 15 bytes are shown."""
+NAME = b"holdfast-spare"  # What `ps` and `top` show of it while it waits; 15 bytes are shown.
 
 EXPENDABLE = b"1000"
 """Its oom_score_adj until it is needed: whoever runs out of memory loses a spare first, and not a worker."""
@@ -43,8 +42,7 @@ EXPENDABLE = b"1000"
 ADOPTED_WITHIN_S = 1.0
 """A forked worker becomes the agent's child when the one in between ends, which takes milliseconds."""
 
-LET_FIRST_S = (0.002, 0.003, 0.005, 0.01, 0.02, 0.04)
-"""Pauses between two looks whether rank 0 is there."""
+LET_FIRST_S = (0.002, 0.003, 0.005, 0.01, 0.02, 0.04)  # Pauses between two looks whether rank 0 is there.
 
 SEEDED_BY = {"random": ("seed", "setstate"), "numpy.random": ("seed", "set_state")}
 """Generators that every process has: module → by what an import chooses their seed."""
@@ -83,12 +81,9 @@ class _Reads:
     def __init__(self) -> None:
         self.names: set[str] = set()
         self._lookup, self._walk = type(os.environ).__getitem__, type(os.environ).__iter__
-        self._here: object = None
-        """The name at which a walk through all names stands."""
-        self._all: list[object] = []
-        """All names, in the order of the last walk: a copy asks for them in that order."""
-        self._copied = 0
-        """So many of them have been asked for since."""
+        self._here: object = None  # The name at which a walk through all names stands.
+        self._all: list[object] = []  # All names, in the order of the last walk: a copy asks for them in that order.
+        self._copied = 0  # So many of them have been asked for since.
 
     def begin(self) -> None:
         """From now on."""

@@ -107,19 +107,15 @@ class Stash:
         self.pid = os.getpid()
         self.round, self.rank, self.world_size = (_number(name) for name in ("HOLDFAST_ROUND", "RANK", "WORLD_SIZE"))
         round, _, step = os.environ.get(layout.AGREED_VARIABLE, "").partition(":")
-        self.agreed = (int(round), int(step)) if step else None
-        """Round and step of what all ranks have. None: nothing."""
+        self.agreed = (int(round), int(step)) if step else None  # Round and step of what all ranks have. None: nothing.
         self.slots = max((one.slot + 1 for one in self._whole()), default=0)
         self.lock = RLock()
         self.busy = False
-        self.under_way = allocate_lock()
-        """Held by the thread that completes what was saved last."""
+        self.under_way = allocate_lock()  # Held by the thread that completes what was saved last.
         self.warned = False
         self.replicated = replicated
-        self.saved = 0
-        """The sequence number of what this life has saved last."""
-        self.loans: dict[int, Loan] = {}
-        """By slot: what restored arrays still have of it, perhaps."""
+        self.saved = 0  # The sequence number of what this life has saved last.
+        self.loans: dict[int, Loan] = {}  # By slot: what restored arrays still have of it, perhaps.
 
     def _whole(self) -> list[layout.Generation]:
         return layout.generations(self.region.words)

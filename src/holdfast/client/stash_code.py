@@ -21,15 +21,14 @@ if TYPE_CHECKING:
 
 PLAIN = (type(None), bool, int, float, str)
 
+# Kinds of what is not JSON's own, as they stand in a stash.
 DICT, ORDERED_DICT, COUNTER = "d", "o", "C"
 LIST, TUPLE, SET, FROZENSET = "l", "t", "s", "f"
 BYTES, BYTEARRAY, COMPLEX = "b", "B", "c"
 TENSOR, SIZE, DTYPE, DEVICE = "T", "z", "y", "v"
 NUMBER, ARRAY = "n", "N"
-"""Kinds of what is not JSON's own, as they stand in a stash."""
 
-RECORD = "V"
-"""numpy's letter for types that are no plain numbers."""
+RECORD = "V"  # numpy's letter for types that are no plain numbers.
 
 SEQUENCES: dict[type, str] = {list: LIST, tuple: TUPLE}
 SETS: dict[type, str] = {set: SET, frozenset: FROZENSET}

@@ -24,20 +24,11 @@ CHUNK_BYTES = 64 << 20
 STEP_BYTES = 4 << 20
 """What is copied behind the script's back at a time: a few milliseconds, for which it cannot map or free memory."""
 
-MOST_THREADS = 8
-"""More do not copy faster: memory is what is slow."""
-
-SMALL_BYTES = 16 << 20
-"""A slot that is twice as large as it need be, and so much more, gives its memory back."""
-
-POLL_S = 0.002
-"""Between two looks at what the agent says."""
-
-SPARE_SHARE = 0.05
-"""Of this host's memory, what is never taken."""
-
-_POPULATE_READ, _POPULATE_WRITE = 22, 23
-"""Advice to the kernel (Linux 5.14) that Python has no name for."""
+MOST_THREADS = 8  # More do not copy faster: memory is what is slow.
+SMALL_BYTES = 16 << 20  # A slot that is twice as large as it need be, and so much more, gives its memory back.
+POLL_S = 0.002  # Between two looks at what the agent says.
+SPARE_SHARE = 0.05  # Of this host's memory, what is never taken.
+_POPULATE_READ, _POPULATE_WRITE = 22, 23  # Advice to the kernel (Linux 5.14) that Python has no name for.
 
 
 class NoRoom(Exception):
@@ -52,10 +43,8 @@ class Slot:
         self.map: mmap.mmap | None = None
         self.capacity = 0
         self.address = 0
-        self.asked = 0
-        """For how many bytes it was last reserved."""
-        self._let_go: Callable[[], object] | None = None
-        """Called before it is unmapped. None: it is not pinned."""
+        self.asked = 0  # For how many bytes it was last reserved.
+        self._let_go: Callable[[], object] | None = None  # Called before it is unmapped. None: it is not pinned.
         self._anchor: object = None
         if written := _written(fd, at):
             self.map_as_it_is(written)

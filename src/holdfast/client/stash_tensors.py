@@ -102,8 +102,7 @@ class Fetcher:
         self.map_location = map_location
         self.moves: list[tuple[int, int, int]] = []
         """What is to be copied into arrays that are there: to which address, from where in the file, how much."""
-        self.loan: Loan | None = None
-        """What is lent to new arrays. None: nothing has been."""
+        self.loan: Loan | None = None  # What is lent to new arrays. None: nothing has been.
 
     def fetch(self, told: list[Any], into: Any) -> Any:
         """The array, bytes or number that `told` tells."""

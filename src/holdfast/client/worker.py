@@ -24,5 +24,4 @@ def _find_writer() -> Writer:
     return Writer()
 
 
-this_worker = _find_writer()
-"""What this process tells its agent with."""
+this_worker = _find_writer()  # What this process tells its agent with.

@@ -52,8 +52,7 @@ class Writer:
     def __init__(self) -> None:
         self.words: memoryview | None = None
         """The page as 64-bit fields (`core.page.layout`). None: there is none, or it is our parent's."""
-        self.steps_told = False
-        """The script itself says how far it is."""
+        self.steps_told = False  # The script itself says how far it is.
         self._wake: Callable[[], int] | None = None
         self.lock = RLock()  # not a plain one: a signal handler may come while its own thread holds it
         self._sections: dict[str, Section] = {}
@@ -284,10 +283,8 @@ class Section:
 
     def __init__(self, writer: Writer, name: bytes, at: int) -> None:
         self.name = name
-        self.at = at
-        """Index of its first word in the page."""
-        self.depth = 0
-        """How often it has been entered and not yet left; 0: it is closed."""
+        self.at = at  # Index of its first word in the page.
+        self.depth = 0  # How often it has been entered and not yet left; 0: it is closed.
         self.limit_ns = 0
         self._writer, self._lock = writer, None if UNBROKEN else writer.lock
         self._since = self._longest = self._closed = 0

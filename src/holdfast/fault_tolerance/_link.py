@@ -17,8 +17,7 @@ class Link:
         connection.setblocking(False)
         self.connection = connection
         self.pid = wire.peer_pid(connection)
-        self.page_fd = -1
-        """Handed over, and not yet taken."""
+        self.page_fd = -1  # Handed over, and not yet taken.
         self._buffer = b""
 
     def hear(self) -> list[Any] | None:

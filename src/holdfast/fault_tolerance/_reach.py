@@ -33,8 +33,7 @@ LEAST_CALCULATED_S = 10.0
 """No calculated limit is enforced below this. A heartbeat right after the start would make one of milliseconds, which the next
 pause of the machine exceeds; a busy host, a slow file server or the end of the interpreter take seconds."""
 
-MOST_UNSENT = 65536
-"""Bytes that are held for a server that does not read; what is to be said after them it misses."""
+MOST_UNSENT = 65536  # Bytes that are held for a server that does not read; what is to be said after them it misses.
 
 
 class Unreachable(Exception):

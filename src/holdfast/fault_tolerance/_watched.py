@@ -42,8 +42,7 @@ class Watched:
             os.close(page_fd)
             raise ValueError("what it has handed over is no page of ours")
         self.shares_page = page_fd >= 0
-        self.pidfd = os.pidfd_open(pid)
-        """Readable once it has ended."""
+        self.pidfd = os.pidfd_open(pid)  # Readable once it has ended.
         self._page = Page(page_fd) if self.shares_page else create_page()
         self._page.close_fd()
         self._writer = Writer()

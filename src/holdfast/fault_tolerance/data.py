@@ -47,8 +47,7 @@ class HeartbeatTimeouts:
 
     initial: float | None = None
     subsequent: float | None = None
-    were_calculated: bool | None = None
-    """From observed intervals, rather than from the configuration."""
+    were_calculated: bool | None = None  # From observed intervals, rather than from the configuration.
 
     @property
     def are_valid(self) -> bool:
@@ -170,12 +169,9 @@ class ErrorMsg:
 class WorkloadAction(Enum):
     """What a rank asks its launcher for."""
 
-    Continue = 0
-    """Go on as usual."""
-    ExcludeThisNode = 1
-    """Go on without this node."""
-    ShutdownWorkload = 2
-    """End the job; restart nothing."""
+    Continue = 0  # Go on as usual.
+    ExcludeThisNode = 1  # Go on without this node.
+    ShutdownWorkload = 2  # End the job; restart nothing.
 
 
 class WorkloadControlRequest:

@@ -19,8 +19,7 @@ from holdfast.fault_tolerance.utils import read_obj_from_ipc_socket, write_objec
 
 _log = logging.getLogger(__name__)
 
-SENDER_PATIENCE_S = 10.0
-"""How long a sender may take over its message: the next one waits behind it."""
+SENDER_PATIENCE_S = 10.0  # How long a sender may take over its message: the next one waits behind it.
 
 
 class IpcConnector:

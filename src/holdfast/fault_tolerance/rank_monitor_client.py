@@ -60,8 +60,7 @@ class RankMonitorClient:
         self.rank_info: RankInfo | None = None
         self.cfg: FaultToleranceConfig | None = None
         self.timeouts_calc: TimeoutsCalc | None = None
-        self.hb_timeouts: HeartbeatTimeouts | None = None
-        """In force. None until monitoring begins."""
+        self.hb_timeouts: HeartbeatTimeouts | None = None  # In force. None until monitoring begins.
         self.section_timeouts: SectionTimeouts | None = None
         self.loaded_hb_timeouts: HeartbeatTimeouts | None = None
         self.loaded_section_timeouts: SectionTimeouts | None = None

@@ -34,15 +34,13 @@ if TYPE_CHECKING:
 _OVER = (RankMonitorState.ABORTED, RankMonitorState.FINALIZED)
 _NEVER = float("inf")
 
-LOOK_S = 0.1
-"""How often `run_in_subprocess` looks whether the server has died."""
+LOOK_S = 0.1  # How often `run_in_subprocess` looks whether the server has died.
 
 
 class RankMonitorServer:
     """The server of one rank. Start it with `run_in_subprocess`."""
 
-    RANK_MONITOR_INIT_TIMEOUT = 180.0
-    """Seconds that `run_in_subprocess` waits for the server to listen."""
+    RANK_MONITOR_INIT_TIMEOUT = 180.0  # Seconds that `run_in_subprocess` waits for the server to listen.
 
     def __init__(
         self,
@@ -62,8 +60,7 @@ class RankMonitorServer:
         self.state_machine = RankMonitorStateMachine(self.rmlogger)
         self.rank_info: data.RankInfo | None = None
         self.current_cycle: int | None = None
-        self.calculated: data.Calculated = None, None
-        """Limits that a rank has calculated: its next life is told."""
+        self.calculated: data.Calculated = None, None  # Limits that a rank has calculated: its next life is told.
         self._selector = selectors.DefaultSelector()
         self._link: Link | None = None
         self._watched: Watched | None = None

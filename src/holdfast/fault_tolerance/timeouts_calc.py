@@ -16,8 +16,7 @@ from holdfast.core.page.silences import Lately
 from holdfast.fault_tolerance._distributed import largest_of_all, process_group
 from holdfast.fault_tolerance.data import HeartbeatTimeouts, SectionAction, SectionTimeouts
 
-OLD_WEIGHT = 0.5
-"""How much of a limit that was calculated before stays in the next one. NVRx: 0.5."""
+OLD_WEIGHT = 0.5  # How much of a limit that was calculated before stays in the next one. NVRx: 0.5.
 
 
 class TimeoutsCalcError(Exception):
@@ -49,10 +48,8 @@ class TimeoutsCalc:
         self.start_time = _at(start_time)
         self.safety_factor = safety_factor
         self.until_first, self.gaps, self.outside = Seen(), Seen(), Seen()
-        self.inside = {name: Seen() for name in sections or ()}
-        """Of each section that may be used."""
-        self.open_sections: dict[str, float] = {}
-        """Since when."""
+        self.inside = {name: Seen() for name in sections or ()}  # Of each section that may be used.
+        self.open_sections: dict[str, float] = {}  # Since when.
         self._beat_at: float | None = None
         self._out_since = self.start_time
 

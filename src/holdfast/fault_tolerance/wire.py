@@ -19,8 +19,7 @@ from typing import Any
 from holdfast.fault_tolerance import data
 from holdfast.fault_tolerance.config import FaultToleranceConfig
 
-LARGEST_FRAME = 16 * 1024 * 1024
-"""Bytes. A configuration is some kilobytes; a peer of ours announces no more than this."""
+LARGEST_FRAME = 16 * 1024 * 1024  # Bytes. A configuration is some kilobytes; a peer of ours announces no more than this.
 
 _TAG = "$"
 

@@ -27,32 +27,25 @@ AUTO = "auto"
 ROOT = "HOLDFAST_CHECK_ROOT"
 """Variable: where the file system of the checked host begins. Tests have made-up hosts there; containers, the real one."""
 
-DEADLINE_S = 15.0
-"""Default of a check. nvidia-smi without the persistence daemon takes some seconds to wake the driver."""
-
-PER_CENT = "per cent"
-"""An argument whose description says so is at most 100."""
+DEADLINE_S = 15.0  # Default of a check. nvidia-smi without the persistence daemon takes some seconds to wake the driver.
+PER_CENT = "per cent"  # An argument whose description says so is at most 100.
 
 OPTIONS = {"deadline": "deadline_s", "bad": "bad_in_a_row", "good": "good_in_a_row"}
 """What may stand in brackets behind any check's name → its field of `Check`."""
 
-_WORD = re.compile(r"([^\[=]+)(?:\[([^\]]*)\])?(?:=(.*))?", re.S)
-"""`NAME[deadline=30 bad=2]=ARGUMENT`"""
+_WORD = re.compile(r"([^\[=]+)(?:\[([^\]]*)\])?(?:=(.*))?", re.S)  # `NAME[deadline=30 bad=2]=ARGUMENT`
 
 
 class Look(Value):
     """What a check is given. `root` may be a real host or a made-up one."""
 
-    argument: str = ""
-    """What stood behind `NAME=`."""
-    root: str = "/"
-    """Where /proc, /sys, /dev and the mounts of the host in question are."""
+    argument: str = ""  # What stood behind `NAME=`.
+    root: str = "/"  # Where /proc, /sys, /dev and the mounts of the host in question are.
     before: dict[str, Any] = {}  # noqa: RUF012
     """What the same check kept when it looked here last (`Verdict.keep`). Empty: it is the first look."""
     clock: dict[str, Any] = {}  # noqa: RUF012
     """How the clock here compares with other nodes': `ahead_s`, `error_s`, `of`. Empty: no agent asks, or it has no others."""
-    deadline_s: float = DEADLINE_S
-    """It is killed after so many seconds."""
+    deadline_s: float = DEADLINE_S  # It is killed after so many seconds.
     until: float = float("inf")
     """That moment (monotonic seconds): a busy host takes a while to start the check's process."""
 
@@ -77,21 +70,15 @@ class Check(Value):
     """One question."""
 
     name: str
-    target: str
-    """`module:function`."""
+    target: str  # `module:function`.
     help: str
-    argument: str = ""
-    """What may stand behind `NAME=`; empty: nothing."""
+    argument: str = ""  # What may stand behind `NAME=`; empty: nothing.
     needs_argument: bool = False
-    is_number: bool = False
-    """It is a number, not below 0; where `argument` says so, per cent."""
+    is_number: bool = False  # It is a number, not below 0; where `argument` says so, per cent.
     deadline_s: float = DEADLINE_S
-    silence: HealthState = UNFIT
-    """What it means if no answer comes in time."""
-    bad_in_a_row: int = 1
-    """So many bad answers, one after the other, make the node unfit."""
-    good_in_a_row: int = 1
-    """So many others make it fit again."""
+    silence: HealthState = UNFIT  # What it means if no answer comes in time.
+    bad_in_a_row: int = 1  # So many bad answers, one after the other, make the node unfit.
+    good_in_a_row: int = 1  # So many others make it fit again.
 
 
 class Wanted(Value):

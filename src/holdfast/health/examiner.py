@@ -47,18 +47,15 @@ class StartCheck(Action):
     """Run one check."""
 
     label: str
-    before: dict[str, Any]
-    """What it kept the last time."""
+    before: dict[str, Any]  # What it kept the last time.
 
 
 class Examined(Action):
     """All answers to a question. Purpose WATCHED: without one, the node has become unfit or fit, or is still unfit."""
 
     purpose: str
-    verdicts: tuple[Verdict, ...]
-    """As they stand, after hysteresis."""
-    unfit: str
-    """Why the node must not take part, by all checks that it has ever been asked here. Empty: it may."""
+    verdicts: tuple[Verdict, ...]  # As they stand, after hysteresis.
+    unfit: str  # Why the node must not take part, by all checks that it has ever been asked here. Empty: it may.
 
 
 WATCHED = ""
@@ -70,16 +67,13 @@ class Examiner:
     def __init__(self, every_s: float) -> None:
         self.every_s = every_s
         self.standings: dict[str, Standing] = {}
-        self.counts: set[str] = set()
-        """Labels by which this node is judged; others are only asked about."""
+        self.counts: set[str] = set()  # Labels by which this node is judged; others are only asked about.
         self.kept: dict[str, dict[str, Any]] = {}
         self.running: set[str] = set()
         self.due_at: dict[str, float] = {}
         self.watched: tuple[str, ...] = ()
-        self.open: dict[str, list[str]] = {}
-        """Purpose → labels, of questions whose answers are not all there."""
-        self.told = ""
-        """Why the node is unfit, as it was said last."""
+        self.open: dict[str, list[str]] = {}  # Purpose → labels, of questions whose answers are not all there.
+        self.told = ""  # Why the node is unfit, as it was said last.
 
     def know(self, wanted: Iterable[Wanted], *, counts: bool = True) -> None:
         """These may be asked for from now on. `counts`: whether the node takes part depends on them."""

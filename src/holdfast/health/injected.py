@@ -12,8 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-WHERE = "HOLDFAST_INJECTED"
-"""Variable of a check's process. Not there: nothing was added."""
+WHERE = "HOLDFAST_INJECTED"  # Variable of a check's process. Not there: nothing was added.
 
 
 def kmsg() -> tuple[str, ...]:

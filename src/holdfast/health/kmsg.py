@@ -18,13 +18,10 @@ if TYPE_CHECKING:
 class Line(Value):
     """One record."""
 
-    seq: int
-    """The kernel counts them, from its start on."""
-    age_s: float
-    """Seconds since it was said."""
+    seq: int  # The kernel counts them, from its start on.
+    age_s: float  # Seconds since it was said.
     text: str
-    is_injected: bool = False
-    """`holdfast inject` has said it."""
+    is_injected: bool = False  # `holdfast inject` has said it.
 
 
 def lines(look: Look) -> list[Line]:

@@ -24,8 +24,7 @@ ROUNDS = 3
 SLOW = 2.0
 """So many times the median of all nodes is slow, where those are enough to compare: what a shared switch costs is less."""
 
-LEAST_S = 0.02
-"""And by so many seconds at least: below that it is the host's other work."""
+LEAST_S = 0.02  # And by so many seconds at least: below that it is the host's other work.
 
 
 class Measured(Value):
@@ -34,12 +33,9 @@ class Measured(Value):
     node: str
     partner: str
     passed: bool
-    compute_s: float = 0.0
-    """Its own matrix products: alone, whoever the partner is."""
-    gather_s: float = 0.0
-    """The all-gather with its partner: as slow as the slower of the two."""
-    why: str = ""
-    """Of a failure."""
+    compute_s: float = 0.0  # Its own matrix products: alone, whoever the partner is.
+    gather_s: float = 0.0  # The all-gather with its partner: as slow as the slower of the two.
+    why: str = ""  # Of a failure.
 
 
 class PairTest:

@@ -30,17 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-KILL_S = 1.0
-"""After SIGKILL a process is gone within milliseconds, or sleeps where nothing wakes it."""
-
-BLIND_S = 0.05
-"""How often to look whether one has ended that cannot be waited for."""
-
-MOST = 1 << 20
-"""Bytes of an answer that are read."""
-
-CHARS = 400
-"""Characters of a reason: it goes to the coordinator, which takes no more than 500."""
+KILL_S = 1.0  # After SIGKILL a process is gone within milliseconds, or sleeps where nothing wakes it.
+BLIND_S = 0.05  # How often to look whether one has ended that cannot be waited for.
+MOST = 1 << 20  # Bytes of an answer that are read.
+CHARS = 400  # Characters of a reason: it goes to the coordinator, which takes no more than 500.
 
 SLOW = "see what does not answer: a driver, a mount, a service; if it only takes longer, write {name}[deadline=SECONDS]"
 

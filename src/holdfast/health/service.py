@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from holdfast.health.check import Wanted
     from holdfast.health.verdict import Verdict
 
-AT_ONCE = 4
-"""Requests that may wait for an answer at a time."""
+AT_ONCE = 4  # Requests that may wait for an answer at a time.
 
 
 def report(verdicts: Sequence[Verdict]) -> Response:

@@ -23,16 +23,11 @@ class Verdict(Value):
     """The answer of one check."""
 
     state: HealthState
-    reason: str
-    """What was seen, in words, where it is fit too."""
-    advice: str = ""
-    """What to do about it."""
-    devices: tuple[DeviceFault, ...] = ()
-    """What is wrong with which device, where the check can tell."""
-    check: str = ""
-    """Name of the check, with its argument as it was asked for. Filled in by whoever runs it."""
-    took_s: float = 0.0
-    """Seconds it took. Likewise."""
+    reason: str  # What was seen, in words, where it is fit too.
+    advice: str = ""  # What to do about it.
+    devices: tuple[DeviceFault, ...] = ()  # What is wrong with which device, where the check can tell.
+    check: str = ""  # Name of the check, with its argument as it was asked for. Filled in by whoever runs it.
+    took_s: float = 0.0  # Seconds it took. Likewise.
     keep: dict[str, Any] = {}  # noqa: RUF012
     """What the check wants to be told when it looks again here: plain data, as JSON has it."""
 
@@ -91,8 +86,7 @@ class Standing:
 
     def __init__(self, bad_in_a_row: int = 1, good_in_a_row: int = 1) -> None:
         self.bad_in_a_row, self.good_in_a_row = bad_in_a_row, good_in_a_row
-        self.verdict: Verdict | None = None
-        """None: it has not been asked yet."""
+        self.verdict: Verdict | None = None  # None: it has not been asked yet.
         self._bad = self._good = 0
 
     @property

@@ -41,8 +41,7 @@ FINISHED_FLAG = "FAULT_TOL_FINISHED_FLAG_FILE"
 LOGGER = "nemo_logger.FaultToleranceCallback"
 
 
-FIT = "fit"
-"""The stage of a trainer that is watched."""
+FIT = "fit"  # The stage of a trainer that is watched.
 
 
 class Watched(Callback):
@@ -68,20 +67,16 @@ class Watched(Callback):
         self.simulated_fault_params = SimulatedFaultParams.parse(simulated_fault_params)
         self.provided_exp_dir = exp_dir
         self.timeouts_file_path: Path | None = None
-        self.fault_tol_client: RankMonitorClient | None = None
-        """None: nothing is watched now."""
+        self.fault_tol_client: RankMonitorClient | None = None  # None: nothing is watched now.
         self.is_first = False
         self._forget()
 
     def _forget(self) -> None:
         """Nothing has been seen of this `fit` yet."""
         self.iterations = 0
-        self.loaded = False
-        """A checkpoint was loaded."""
-        self.saved_at = 0
-        """Global step of the last checkpoint; 0: none."""
-        self.failed = False
-        """By an exception that was not the wish to end well."""
+        self.loaded = False  # A checkpoint was loaded.
+        self.saved_at = 0  # Global step of the last checkpoint; 0: none.
+        self.failed = False  # By an exception that was not the wish to end well.
 
     @property
     def is_initialized(self) -> bool:

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 EVERY_S = 60.0
 """Between two exports of metrics, unless OTEL_METRIC_EXPORT_INTERVAL (in ms) says so. OpenTelemetry's own: 60."""
 
-ROUNDS = 1000
-"""Rounds that wait for a receiver that does not answer; the oldest of more are dropped."""
+ROUNDS = 1000  # Rounds that wait for a receiver that does not answer; the oldest of more are dropped.
 
 SCOPE = InstrumentationScope("holdfast", __version__)
 

@@ -18,8 +18,7 @@ SIGNALS = {"rank_killed": signal.SIGKILL, "rank_hung": signal.SIGSTOP}
 class SimulatedFaultParams:
     """After `base_delay` seconds, and up to `rand_delay` more, `rank_to_fail` (None: any one) is killed, or stopped."""
 
-    fault_type: str
-    """rank_killed · rank_hung · random (one of the two)"""
+    fault_type: str  # rank_killed · rank_hung · random (one of the two)
     base_delay: float
     rand_delay: float = 0.0
     rank_to_fail: int | None = None

@@ -30,14 +30,9 @@ SIZE = {"cuda": 8192, "cpu": 256}
 ROWS = {"cuda": 1 << 26, "cpu": 1 << 18}
 """Edge of the square matrices, and floats that each of the two gives to the all-gather (256 MiB with NCCL)."""
 
-TIMES = 5
-"""Each is done once to warm up, and then so often; the median counts."""
-
-LOOK_S = 0.2
-"""How often to look whether the partner has failed already."""
-
-MARGIN_S = 10.0
-"""How much longer than its pair a node may take to say how it went."""
+TIMES = 5  # Each is done once to warm up, and then so often; the median counts.
+LOOK_S = 0.2  # How often to look whether the partner has failed already.
+MARGIN_S = 10.0  # How much longer than its pair a node may take to say how it went.
 
 
 def main() -> int:

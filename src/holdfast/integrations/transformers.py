@@ -30,10 +30,8 @@ class HoldfastCallback(TrainerCallback):
     """Only `train` is watched: before and after it the script may be silent."""
 
     def __init__(self) -> None:
-        self.open: Any = None
-        """The section that is open."""
-        self.silent = False
-        """A training is over, and silence is allowed."""
+        self.open: Any = None  # The section that is open.
+        self.silent = False  # A training is over, and silence is allowed.
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """From here on silence is a hang."""

@@ -29,12 +29,10 @@ ADVICE = "`nvidia-smi -q` tells more; drain the node, and reset the GPU or resta
 LEAST_CLOCK = 0.5
 """Of the greatest clock of the SMs, where the GPU is at work: power capping alone does not go so low on a healthy one."""
 
-BUSY = 50
-"""Per cent of the time in which a kernel ran, from which on a GPU counts as at work."""
+BUSY = 50  # Per cent of the time in which a kernel ran, from which on a GPU counts as at work.
 
 HARD_LIMITS = ("HwThermalSlowdown", "HwPowerBrakeSlowdown")
-MOST_LINKS = 18
-"""NVLinks of one GPU (Hopper, Blackwell), where the library does not say how many there may be."""
+MOST_LINKS = 18  # NVLinks of one GPU (Hopper, Blackwell), where the library does not say how many there may be.
 
 
 def gpu(look: Look) -> Verdict:

@@ -18,8 +18,7 @@ LEAST_MEMORY, LEAST_FILES = 2.0, 5.0
 """Per cent that are free. Below 2 % of memory the kernel already reclaims page cache under every allocation, and a worker that
 starts now is what the OOM killer takes; file descriptors run out all at once."""
 
-MOST_OFF_S = 1.0
-"""Logs of several nodes cannot be read together beyond that, and certificates and tokens begin to fail."""
+MOST_OFF_S = 1.0  # Logs of several nodes cannot be read together beyond that, and certificates and tokens begin to fail.
 
 NOT_SET = "is chronyd or ntpd running there? logs of nodes cannot be compared"
 

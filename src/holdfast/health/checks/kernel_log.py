@@ -22,16 +22,14 @@ if TYPE_CHECKING:
     from holdfast.health.verdict import Verdict
 
 LATELY_S, LONG_S = 600.0, 3600.0
-SHOWN = 3
-"""So many different findings are named."""
+SHOWN = 3  # So many different findings are named.
 
 UNREADABLE = "run as root, or allow it: sysctl kernel.dmesg_restrict=0; a container needs /dev/kmsg"
 
 XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(.*)")
 """`NVRM: Xid (PCI:0000:9b:00): 79, pid=1, name=python, GPU has fallen off the bus.`"""
 
-NEEDS = "154"
-"""What a GPU needs to recover has changed: only the last word about each GPU counts."""
+NEEDS = "154"  # What a GPU needs to recover has changed: only the last word about each GPU counts.
 
 SXID = re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+), (Non-fatal|Fatal)(.*)", re.I)
 """NVSwitch: `nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 …`"""

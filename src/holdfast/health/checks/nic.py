@@ -25,8 +25,7 @@ STATE, DOWNED = f"/{FOLDER}/{{nic}}/ports/{{port}}/state", f"/{FOLDER}/{{nic}}/p
 ERRORS = ("symbol_error", "port_rcv_errors", "link_error_recovery", "local_link_integrity_errors")
 """Counters that grow on a bad cable (of the InfiniBand specification's PortCounters)."""
 
-BURST = 100
-"""So many more of them between two looks are not chance."""
+BURST = 100  # So many more of them between two looks are not chance.
 
 ACTIVE = "ACTIVE"
 CABLE = "check cable and transceiver; `ibstat` and `mlxlink -d DEVICE -c` tell more"

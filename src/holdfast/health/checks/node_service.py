@@ -17,11 +17,8 @@ if TYPE_CHECKING:
     from holdfast.health.check import Look
     from holdfast.health.verdict import Verdict
 
-TIMEOUT_S = 60.0
-"""ft_launcher's, for the whole call."""
-
-ARGS = ("--no-slurm", "--group", "prolog", "epilog", "logs", "gpu")
-"""What it sends."""
+TIMEOUT_S = 60.0  # ft_launcher's, for the whole call.
+ARGS = ("--no-slurm", "--group", "prolog", "epilog", "logs", "gpu")  # What it sends.
 
 SILENT = "does it still run? it is not held against the node"
 UNREADABLE = "it has to be a JSON object with fail_count: what does the service run?"

@@ -24,21 +24,18 @@ if TYPE_CHECKING:
     from holdfast.health.check import Look
     from holdfast.health.verdict import Verdict
 
-GPUD_URL = "https://localhost:15132/v1/states"
-"""gpud's own port; its certificate is one that it has signed itself."""
+GPUD_URL = "https://localhost:15132/v1/states"  # gpud's own port; its certificate is one that it has signed itself.
 
 WELL = {"Ready": "True"}
 """Condition → the status that is well; for all others that is False (Kubernetes' own, and by convention everybody's)."""
 
-NOT_KNOWN = "Unknown"
-"""The status of a condition when the node does not answer."""
+NOT_KNOWN = "Unknown"  # The status of a condition when the node does not answer.
 
 HARMLESS = ("node.kubernetes.io/unschedulable", "nvidia.com/gpu", "amd.com/gpu")
 """Taints by which nodes are kept for certain pods. A cordon, too, keeps new pods away and leaves those that run."""
 
 GPUD_WELL = ("healthy", "initializing", "")
-FRAMES = ("body", "header", "children")
-"""Keys of DCGM's reports that name nothing."""
+FRAMES = ("body", "header", "children")  # Keys of DCGM's reports that name nothing.
 
 DCGM_WORDS = {"healthy": "", "warning": DEGRADED, "failure": UNFIT, "pass": "", "warn": DEGRADED, "fail": UNFIT, "skip": ""}
 

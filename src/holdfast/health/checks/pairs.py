@@ -11,8 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.health.check import Look
 
-VERDICT = "HOLDFAST_PAIRS_VERDICT"
-"""Variable in which the verdict is handed down, as JSON."""
+VERDICT = "HOLDFAST_PAIRS_VERDICT"  # Variable in which the verdict is handed down, as JSON.
 
 
 def pairs(look: Look) -> Verdict:

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from holdfast.health.check import Look
     from holdfast.health.verdict import Verdict
 
-MOST = 4096
-"""Bytes of a file that are read."""
+MOST = 4096  # Bytes of a file that are read.
 
 AGAIN = "once that file is empty or gone, the node takes part again"
 FOREIGN = "it is not acted on; who writes it? see --ft-segment-health-check-dir"

@@ -27,17 +27,10 @@ if TYPE_CHECKING:
     """What is touched → the process that waits for it, and when that began (`process.begun`)."""
 
 LUSTRE_HEALTH = "sys/fs/lustre/health_check"
-DISTRIBUTED = ("lustre", "nfs", "nfs4")
-"""Types of file systems, as ft_launcher looks for them."""
-
-BLOCK = 4096
-"""Bytes that are read of a file."""
-
-MOUNT_S, PATH_S = 15.0, 5.0
-"""For one mount, and for one path: ft_launcher's. All are touched side by side."""
-
-MARGIN_S = 0.5
-"""How long before our own deadline we answer. If less than twice that is left, we answer after half of it."""
+DISTRIBUTED = ("lustre", "nfs", "nfs4")  # Types of file systems, as ft_launcher looks for them.
+BLOCK = 4096  # Bytes that are read of a file.
+MOUNT_S, PATH_S = 15.0, 5.0  # For one mount, and for one path: ft_launcher's. All are touched side by side.
+MARGIN_S = 0.5  # How long before our own deadline we answer. If less than twice that is left, we answer after half of it.
 
 
 def mounts(look: Look) -> Verdict:

@@ -10,20 +10,17 @@ from typing import Any
 
 from holdfast.core.errors import UsageError
 
-PORT = 2379
-"""etcd's port for clients."""
+PORT = 2379  # etcd's port for clients.
 
 REQUEST_S = 1.0
 """Longest wait for one answer of one member of etcd; then the next is asked. A write waits for a disk, some 10 ms."""
 
-WATCH_S = 10.0
-"""How long to watch before reading again: nothing is heard of a member of etcd that lost its power."""
+WATCH_S = 10.0  # How long to watch before reading again: nothing is heard of a member of etcd that lost its power.
 
 HINT = "--rdzv-conf user=NAME,password=…; or the variables HOLDFAST_ETCD_USER and HOLDFAST_ETCD_PASSWORD"
 
 
-Kv = dict[str, Any]
-"""A key as the gateway gives it, or a part of a transaction."""
+Kv = dict[str, Any]  # A key as the gateway gives it, or a part of a transaction.
 
 
 class Refused(Exception):

@@ -27,11 +27,8 @@ from holdfast.rendezvous.election import store_election as election
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.codec import build
 
-STATE_TTL_S = 900
-"""How long the state of a job without a leader is kept: well after its members have given up."""
-
-FAREWELL_S = 2.0
-"""How long an agent that ends waits for its lead to be given back."""
+STATE_TTL_S = 900  # How long the state of a job without a leader is kept: well after its members have given up.
+FAREWELL_S = 2.0  # How long an agent that ends waits for its lead to be given back.
 
 PREFIX = "/holdfast"
 

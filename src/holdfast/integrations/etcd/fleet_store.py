@@ -36,21 +36,15 @@ PREFIX = "/holdfast-fleet"
 TTL_S = 5
 """Seconds after which a leader that died is followed by another; whole ones, as etcd counts. etcd's own elections take one."""
 
-MARGIN = 0.9
-"""How much of its lease a leader uses: clocks differ."""
-
-KEEP_S = 2.0
-"""How long a write may take. etcd's disk takes some 10 ms, an election of its own a second or two."""
-
-AGAIN_S = 0.1
-"""Before what has failed is tried again."""
+MARGIN = 0.9  # How much of its lease a leader uses: clocks differ.
+KEEP_S = 2.0  # How long a write may take. etcd's disk takes some 10 ms, an election of its own a second or two.
+AGAIN_S = 0.1  # Before what has failed is tried again.
 
 AT_ONCE, BYTES = 100, 500_000
 """Writes in a transaction, and their size; etcd allows 128 (--max-txn-ops) and 1.5 MiB. More are written in several: a kill in
 between leaves the first ones."""
 
-PAGE = 500
-"""Keys that are read at a time."""
+PAGE = 500  # Keys that are read at a time.
 
 
 class EtcdStore:
@@ -62,15 +56,11 @@ class EtcdStore:
         """The second is the thread's, which must not wait for the first's requests."""
         self.leader_key, self.generation_key = etcd.text(f"{self.prefix}/leader"), etcd.text(f"{self.prefix}/generation")
         self.lease = ""
-        self.seen = 0
-        """The revision that created the last `leader` that was another's."""
-        self.term = 0
-        """The revision that created our `leader`."""
-        self.generation_at = 0
-        """The revision at which we wrote our `generation`."""
+        self.seen = 0  # The revision that created the last `leader` that was another's.
+        self.term = 0  # The revision that created our `leader`.
+        self.generation_at = 0  # The revision at which we wrote our `generation`.
         self.until = 0.0
-        self.turn = threading.Lock()
-        """Held while `term` and `until` change together."""
+        self.turn = threading.Lock()  # Held while `term` and `until` change together.
         self.closed = threading.Event()
 
     # --- who leads ------------------------------------------------------------------------------------------------------

@@ -20,8 +20,7 @@ ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 WRONG = (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError)
 """What asking raises where there is no API server, or something else answers."""
 
-Thing = dict[str, Any]
-"""An object of Kubernetes' API, as it comes in JSON."""
+Thing = dict[str, Any]  # An object of Kubernetes' API, as it comes in JSON.
 
 
 class Refused(OSError):

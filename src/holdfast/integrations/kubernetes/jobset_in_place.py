@@ -33,15 +33,13 @@ ATTEMPT = "jobset.sigs.k8s.io/in-place-restart-attempt"
 STRATEGY = "InPlaceRestart"
 JOBSETS, POD = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/{}/jobsets", "/api/v1/namespaces/{}/pods/{}"
 
-ASK_S = 20.0
-"""How long the API server may be silent before it answers a question."""
+ASK_S = 20.0  # How long the API server may be silent before it answers a question.
 WATCH_S = 120, 240
 """How long one watch lasts, from and to: random, so that thousands of pods do not come back at once. A connection that has died
 silently is noticed then."""
 LEAST_S = 1.0
 """A watch that ends sooner has failed: the program ends, and the agent waits longer each time before it starts it again."""
-GONE = 410
-"""The API server does not remember that version any more."""
+GONE = 410  # The API server does not remember that version any more.
 
 
 def attempt_of(own: int | None, current: int | None, previous: int | None) -> int:
@@ -66,8 +64,7 @@ class Follower:
     def __init__(self, api: Api, jobset: str, pod: str, own: int | None) -> None:
         self.api, self.jobset, self.pod, self.own, self.clock = api, jobset, pod, own, time.monotonic
         self.said = ""
-        self.selects = True
-        """The API server gives one JobSet of all. Old ones do not for what is not their own."""
+        self.selects = True  # The API server gives one JobSet of all. Old ones do not for what is not their own.
 
     def follow(self) -> None:
         """Until it is to be begun anew: what was seen last is too long ago, or watches do not last. Raises one of `WRONG`."""

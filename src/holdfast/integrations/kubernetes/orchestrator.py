@@ -32,19 +32,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 TAINT, REASON, CORDONED, REPLACED = "holdfast/unfit", "holdfast/reason", "holdfast/cordoned", "holdfast/replaced"
-AGENT = "holdfast/agent"
-"""Label of our pods."""
+AGENT = "holdfast/agent"  # Label of our pods.
 
 Answer = TypeVar("Answer")
 
 STATEFUL_SET, ENDED = "StatefulSet", ("Succeeded", "Failed")
 
-STEP_S = 3.0
-"""How long to wait for a word from the API server."""
+STEP_S = 3.0  # How long to wait for a word from the API server.
 BUSY = (409, 410, 429, 503, 504)
 """It has changed meanwhile · the list is too old to go on with · too many requests: ask again."""
-KEYS = 8
-"""So many of the newest `replace`s a node remembers."""
+KEYS = 8  # So many of the newest `replace`s a node remembers.
 OTHERS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 """Taints with which a node gets no work of anybody's. Those of a site's own (nvidia.com/gpu) may be what our pods tolerate."""
 
@@ -96,8 +93,7 @@ class Api:
     def __init__(self, step_s: float) -> None:
         self.clock = time.monotonic
         self.until = self.clock() + ASK_S
-        self.eviction: str | None = None
-        """Its API version; None: lightkube's."""
+        self.eviction: str | None = None  # Its API version; None: lightkube's.
         given = os.environ.get("KUBECONFIG")
         account = os.environ.get("HOLDFAST_SERVICE_ACCOUNT", ACCOUNT)
         try:

@@ -11,8 +11,7 @@ import subprocess
 from holdfast.core.errors import HoldfastError
 from holdfast.supervisor.orchestrator import ASK_S
 
-RESUMED = ("DRAIN", "DOWN", "FAIL")
-"""Parts of a state (`IDLE+DRAIN`) that an operator's word ends."""
+RESUMED = ("DRAIN", "DOWN", "FAIL")  # Parts of a state (`IDLE+DRAIN`) that an operator's word ends.
 
 
 class Adapter:
