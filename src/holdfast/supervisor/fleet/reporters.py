@@ -18,7 +18,7 @@ from holdfast.supervisor.fleet.state import FleetState
 
 def stands(fleet: FleetState, report: Standing, now: float) -> list[Action]:
     """A reporter says how things are."""
-    node = fleet.nodes.setdefault(report.name, FleetNode(report.name))
+    node = fleet.nodes.get(report.name) or fleet.nodes.setdefault(report.name, FleetNode(report.name))
     actions: list[Action] = []
     is_new = report.node not in fleet.reporters
     if is_new:
@@ -69,7 +69,7 @@ def unlinked(fleet: FleetState, reporter: str) -> list[Action]:
 
 
 def _job_stands(fleet: FleetState, report: Standing, now: float) -> list[Action]:
-    job = fleet.jobs.setdefault(report.job, FleetJob(report.job))
+    job = fleet.jobs.get(report.job) or fleet.jobs.setdefault(report.job, FleetJob(report.job))
     fleet.changes.mark("jobs", job.name)
     kept: list[Action] = []
     if job.hear(report, fleet.unix(now)):
