@@ -142,16 +142,12 @@ class DefaultLogsSpecs(LogsSpecs):
             dest.error_files[rank] = envs[rank]["TORCHELASTIC_ERROR_FILE"] = os.path.join(home, "error.json")
         return dest
 
-    def _make_log_dir(self, log_dir: str | None, rdzv_run_id: str) -> str:
-        base = os.path.abspath(log_dir or tempfile.mkdtemp(prefix="torchelastic_"))  # the worker may change directory
-        os.makedirs(base, exist_ok=True)
-        made = tempfile.mkdtemp(prefix=f"{rdzv_run_id}_", dir=base)
-        logger.info("log directory set to: %s", made)
-        return made
-
     def _make_attempt_dir(self, env: Mapping[str, str]) -> str:
         if not self._run_log_dir:
-            self._run_log_dir = self._make_log_dir(self._root_log_dir, env.get("TORCHELASTIC_RUN_ID", "test_run_id"))
+            base = os.path.abspath(self.root_log_dir)  # the worker may change directory
+            os.makedirs(base, exist_ok=True)
+            self._run_log_dir = tempfile.mkdtemp(prefix=f"{env.get('TORCHELASTIC_RUN_ID', 'test_run_id')}_", dir=base)
+            logger.info("log directory set to: %s", self._run_log_dir)
         plain = path = os.path.join(self._run_log_dir, f"attempt_{env.get('TORCHELASTIC_RESTART_COUNT', '0')}")
         start = 1
         while True:

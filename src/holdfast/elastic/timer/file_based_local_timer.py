@@ -97,10 +97,8 @@ class FileTimerClient(TimerClient):
             except OSError as error:
                 tries -= 1
                 if not tries:
-                    raise BrokenPipeError(
-                        "Could not send the FileTimerRequest because FileTimerServer is not available: "
-                        f"nobody reads {self._file_path}"
-                    ) from error
+                    why = f"FileTimerServer is not available: nobody reads {self._file_path}"
+                    raise BrokenPipeError(f"Could not send the FileTimerRequest because {why}") from error
                 time.sleep(OPEN_PAUSE_S)
 
 

@@ -82,9 +82,8 @@ def barrier(
         except store_error:
             if rank is None:
                 raise
-            missing = _try_detecting_missing_ranks(
-                store, world_size, key_prefix, rank, rank_tracing_decoder or str, trace_timeout
-            )
+            decode = rank_tracing_decoder or str
+            missing = _try_detecting_missing_ranks(store, world_size, key_prefix, rank, decode, trace_timeout)
             if missing is None:
                 raise
             raise store_error(
