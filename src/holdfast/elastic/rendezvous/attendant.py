@@ -58,6 +58,9 @@ class MembershipOnly(RestartOnFailure):
         """See `core.job.policy.Policy`."""
         return Decision(reason=what)
 
+    def heed(self, verdict: str) -> None:
+        """No verdict ends the job here: the launchers decide about restarts."""
+
 
 class Attendant:
     """One node's machines and their loop, in a thread of their own."""
