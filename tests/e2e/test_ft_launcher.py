@@ -244,7 +244,7 @@ def test_a_log_that_cannot_be_written_costs_a_line_and_not_the_job(holdfast, scr
     (tmp_path / "taken").write_text("")
     done = holdfast("ft_launcher", "--ft-per-cycle-applog-prefix", tmp_path / "taken" / "job.log", script("print(1)"))
     assert done.returncode == 0
-    assert "does not get all of the ranks' output, which is in their own files" in done.stderr
+    assert "lacks some of the ranks' output, which is in their own files" in done.stderr
     (kept,) = (tmp_path / "state").glob("jobs/*/logs/*/attempt_0/0/output.log")
     assert kept.read_text() == "1\n"
 

@@ -222,9 +222,9 @@ def test_who_lacks_the_token_writes_nothing_there_and_keeps_its_lines(receiver: 
     rank.end(job_too=True)
     assert lines_of(rank.own) == ["3: one", "3: two"] and not (tmp_path / "there").exists()
     refused, kept = rank.log.complaints
-    assert refused.startswith(f"{there.address} takes no lines of this node's ranks at present")
+    assert refused.startswith(f"cannot send lines of this node's ranks to {there.address} for now (")
     assert "wrong job token" in refused
-    assert kept == f"lines of this node's ranks that others have not taken are in {rank.own} on this node"
+    assert kept == f"lines of this node's ranks that could not be sent are in {rank.own} on this node"
     wait_until(lambda: there.complaints)
     there.due()
     assert there.told == ["turned away a connection from 127.0.0.1: wrong job token (--token-file, HOLDFAST_TOKEN)"]
@@ -314,7 +314,7 @@ def test_where_one_rank_s_file_cannot_be_read_what_others_have_said_by_then_is_k
     log = AppLog(str(tmp_path / "b" / "job.log"), 0, [(str(said), "3: "), (str(unreadable), "4: ")], upstream)
     assert log.wait(60.0)
     assert lines_of(tmp_path / "there" / "job_cycle0.log" if is_there else own) == ["3: one", "3: two"]
-    assert "does not get all of the ranks' output" in log.complaints[-1] and "Is a directory" in log.complaints[-1]
+    assert "lacks some of the ranks' output" in log.complaints[-1] and "Is a directory" in log.complaints[-1]
     wait_until(lambda: not any(stream.links for stream in there.streams.values()), what="the end of the link")
     log.close()
 
@@ -352,7 +352,7 @@ def test_where_the_file_here_takes_nothing_either_that_is_told(tmp_path: Path) -
     rank.say("one")
     rank.log.sender.cut()
     rank.end(job_too=True)
-    assert "does not get all of the ranks' output, which is in their own files: No space left" in rank.log.complaints[-1]
+    assert "lacks some of the ranks' output, which is in their own files: No space left" in rank.log.complaints[-1]
 
 
 def test_the_receiver_stays_until_all_that_send_have_ended(receiver: Any, tmp_path: Path, wait_until: Any) -> None:
@@ -394,8 +394,8 @@ def test_a_port_that_is_given_is_used_and_one_that_is_taken_is_named(tmp_path: P
     first, second = (open_receiver(ft, Identity("job", b""), None, "127.0.0.1", told.append) for _ in range(2))
     assert first is not None and second is not None
     assert first.address == f"127.0.0.1:{free_port}" != second.address
-    assert told == [f"--ft-log-server-port: {free_port} is in use; other nodes' logs would be taken at {second.address}"]
-    with pytest.raises(UsageError, match="70000 is no port"):
+    assert told == [f"--ft-log-server-port: {free_port} is in use; other nodes' lines come to {second.address}"]
+    with pytest.raises(UsageError, match="70000 is not a port number"):
         open_receiver(replace(ft, log_server_port=70000), Identity("job", b""), None, "127.0.0.1", told.append)
 
 
@@ -409,7 +409,7 @@ def test_where_no_thread_can_be_had_no_lines_are_taken_and_the_port_is_given_bac
     ft = FaultTolerance(per_cycle_applog_prefix=str(tmp_path / "job.log"), log_server_port=free_port)
     monkeypatch.setattr("holdfast.runtime.net.blocking_server.start_new_thread", no_more)
     assert open_receiver(ft, Identity("job", b""), None, "127.0.0.1", told.append) is None
-    assert len(told) == 1 and told[0].startswith("other nodes' logs cannot be taken: ") and "new thread" in told[0]
+    assert len(told) == 1 and told[0].startswith("cannot listen for other nodes' lines: ") and "new thread" in told[0]
     socket.create_server(("127.0.0.1", free_port)).close()
 
 
@@ -425,7 +425,7 @@ def test_where_the_coordinator_s_node_takes_none_each_keeps_its_own_and_says_so(
     assert [agent.wait().returncode for agent in agents] == [0, 0]
     for rank, name in enumerate("ab"):
         assert lines_of(tmp_path / name / "job_cycle0.log") == said(rank, 0, 10)
-    assert "the coordinator's node takes no lines of others" in agents[1].stderr
+    assert "the coordinator's node gathers no lines" in agents[1].stderr
 
 
 def test_without_a_log_to_gather_the_flag_says_that_it_does_nothing(holdfast: Any, script: Any, free_port: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.agent.reporting import google_rank_reports
-from holdfast.agent.reporting.google_rank_reports import RankReports, workload
+from holdfast.agent.reporting.google_rank_reports import RankReports, rank_reports, workload
 from holdfast.core.job.events import FailureSeen, WorkerExited, WorkersStopped, WorkerStarted
 from holdfast.core.job.failure import Failure
 from holdfast.core.wire.google_wire import state_name
@@ -45,8 +45,14 @@ def said() -> list[str]:
 @pytest.fixture
 def reports(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> RankReports:
     monkeypatch.setattr(google_rank_reports, "HostReports", Heard)
-    monkeypatch.setenv("GCP_HOST_DAEMON_PORT", "50051")
-    return RankReports(types.SimpleNamespace(max_restarts=3), "train", said.append, said.append, lambda: 0.0)  # type: ignore[arg-type]
+    made = at_port("50051", said)
+    assert made is not None
+    return made
+
+
+def at_port(port: str, said: list[str]) -> RankReports | None:
+    config: Any = types.SimpleNamespace(max_restarts=3)
+    return rank_reports(config, {"GCP_HOST_DAEMON_PORT": port}, "train", said.append, said.append, lambda: 0.0)
 
 
 def heard(reports: RankReports) -> list[str]:
@@ -132,14 +138,9 @@ def test_a_daemon_that_is_out_of_reach_is_complained_of_once(reports: RankReport
 
 
 @pytest.mark.parametrize("port", ["", "x", "0", "65536", "-1", "²"])
-def test_a_wrong_port_costs_a_line_and_not_the_job(port: str, monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
-    monkeypatch.setenv("GCP_HOST_DAEMON_PORT", port)
-    reports = RankReports(types.SimpleNamespace(max_restarts=0), "train", said.append, said.append, lambda: 0.0)  # type: ignore[arg-type]
-    start(reports, 0)
-    reports.recorded(fails(0), 0.0)
-    reports.due()
-    reports.close()
-    assert len(said) == 1 and "is no port" in said[0]
+def test_a_wrong_port_costs_a_line_and_not_the_job(port: str, said: list[str]) -> None:
+    assert at_port(port, said) is None
+    assert len(said) == 1 and "is not a port number" in said[0]
 
 
 def test_every_variable_of_google_s_launcher_is_read() -> None:
@@ -166,4 +167,4 @@ def test_every_variable_of_google_s_launcher_is_read() -> None:
 
 def test_a_number_that_is_none_is_complained_of_and_left_out() -> None:
     info, troubles = workload({"GCP_MAX_WORKLOAD_RESTARTS": "many"}, "train", 0)
-    assert info.max_workload_restarts == 1 and troubles == ["GCP_MAX_WORKLOAD_RESTARTS=many is no number: it counts as 1"]
+    assert info.max_workload_restarts == 1 and troubles == ["GCP_MAX_WORKLOAD_RESTARTS=many is not a number: 1 is used"]

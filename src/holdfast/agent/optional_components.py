@@ -27,10 +27,11 @@ def wished_for(around: Surroundings, log_is_whole: Callable[[str], bool]) -> Ite
 
         yield Cycles(config, config.ft.cycle_info_dir, telling.degraded, rendezvous=around.rendezvous, unix=host.unix)
     if os.environ.get(DAEMON_PORT):
-        from holdfast.agent.reporting.google_rank_reports import RankReports  # loads gRPC's framing
+        from holdfast.agent.reporting.google_rank_reports import rank_reports  # loads gRPC's framing
 
         job = os.path.basename(around.job_dir.path) if config.rdzv_id == "none" else config.rdzv_id
-        yield RankReports(config, job, telling.line, telling.degraded, host.now)
+        if reports := rank_reports(config, os.environ, job, telling.line, telling.degraded, host.now):
+            yield reports
     if config.in_place_restart:
         from holdfast.agent.reporting.jobset import InPlace  # only for pods of a JobSet
 

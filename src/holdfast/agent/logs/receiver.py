@@ -1,13 +1,13 @@
 """How do the lines of other nodes' ranks get into the log here? Over links of their own, with a thread for each.
 
-A link brings the lines of one node and cycle (`agent.logs.sender`). Each piece is answered when it is in the file, not before:
+A link brings the lines of one node and cycle (`agent.logs.sender`). A piece is answered once it is in the file:
 
     {"cycle": N, "stream": NAME, "at": NUMBER}        {"have": NUMBER}
     NUMBER, 8 bytes; whole lines                      {"have": NUMBER + 1} · {"no": why}
     NUMBER, 8 bytes; nothing: that was all            {"have": NUMBER}
 
-A stream outlives its links: a piece that was written, and whose answer was lost, is not written again. Who sends names a cycle,
-and never a path: nothing is written but the files of the prefix that this agent was given.
+A stream outlives its links: a piece whose answer was lost is not written twice. The sender names a cycle and never a path:
+only the files of this agent's own prefix are written.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ MOST_STREAMS, NAME_CHARS = 4 * MOST_LINKS, 64
 """That are remembered, the newest; and of their names."""
 LAST_CYCLE = 1 << 31
 DISK_S = 5.0
-"""How long a piece waits for the one before it, which came over an older link, until its sender is told to try again."""
+"""How long a piece waits for the one before it, over an older link, until its sender is told to try again."""
 BEGIN_S = 5.0
-"""How long after the job's end to wait for a node that has not come at all. It tries as its ranks start: by now it does not get
-through, and keeps its lines."""
+"""How long after the job's end to wait for a node that has not connected at all. It tries as its ranks start, so it has failed
+by then, and keeps its lines."""
 IDLE_S = 1e6
 """How long ranks may say nothing: as long as the job. Keep-alive finds a dead link."""
 
@@ -136,12 +136,12 @@ class LogReceiver(BlockingServer, Part):
             return not any(stream.links for stream in self.streams.values() if stream.path == path)
 
     def finish(self, job: Rendezvous | None, own: str, cut: Callable[[], bool]) -> None:
-        """After the ranks' end: wait until all that is sent has come, but not for long, nor any longer once `cut`. `job`: the
+        """After the ranks' end: wait until all that is sent has come, for `patience_s` at most, and until `cut`. `job`: the
         coordinator, if it is here. `own`: this node's id."""
         cycle, nodes = (0, 0) if job is None else _who_sends(job, own)
         if not self._wait(cycle, nodes, cut):
-            until = "a signal cut it short" if cut() else f"{self.patience_s:g} s were over"
-            self.tell(f"not all nodes had sent all of their logs when {until}: the rest is in files of theirs")
+            until = "a signal ended the wait" if cut() else f"they had {self.patience_s:g} s for it"
+            self.tell(f"some nodes have not sent all of their ranks' lines ({until}): the rest is in files on those nodes")
         self.due()
 
     def _wait(self, cycle: int, nodes: int, cut: Callable[[], bool]) -> bool:
@@ -173,7 +173,7 @@ class LogReceiver(BlockingServer, Part):
                 if not lines:
                     break
                 if len(lines) > PIECE_BYTES or not lines.endswith(b"\n"):
-                    raise ValueError("no whole lines")
+                    raise ValueError(f"a piece is whole lines of {PIECE_BYTES} bytes at most")
                 try:
                     fd = self.turn.meanwhile(open_log, stream.path) if fd < 0 else fd
                     answer = self.turn.meanwhile(stream.append, fd, number, lines)
@@ -182,41 +182,31 @@ class LogReceiver(BlockingServer, Part):
                     self.complaints.append(f"{stream.path} does not get all that other nodes send: {answer['no']}")
                 link.say(answer)
             link.say({"have": stream.have})
-            self._end(name)
+            with self.lock:
+                self.streams.pop(name, None)
         finally:
             if fd >= 0:
                 os.close(fd)
-            self._unlinked(stream)
+            with self.lock:
+                stream.link_down()
+            self._has_changed()
 
     def _begin(self, cycle: int, name: str, at: int) -> tuple[str, Stream]:
         if not 0 <= cycle < LAST_CYCLE or not 0 <= at < 1 << 63 or len(name) > NAME_CHARS:
-            raise ValueError("no such stream")
+            raise ValueError(f"cycle {cycle}, piece {at} and a name of {len(name)} characters are no stream")
         with self.lock:
             stream = self.streams.get(name)
             if stream is None:
                 stream = self.streams[name] = Stream(log_path(self.prefix, cycle), cycle, at)
                 self.begun[cycle] = self.begun.get(cycle, 0) + 1
-                self._forget_old_ones()
+                if len(self.streams) > MOST_STREAMS:
+                    old = next((name for name, one in self.streams.items() if not one.links), "")
+                    self.streams.pop(old, None)
             elif stream.cycle != cycle:
-                raise ValueError("a stream is one cycle's")
+                raise ValueError(f"stream {name} belongs to cycle {stream.cycle}, not {cycle}")
             stream.link_up(at)
         self._has_changed()
         return name, stream
-
-    def _forget_old_ones(self) -> None:
-        if len(self.streams) > MOST_STREAMS:
-            old = next((name for name, stream in self.streams.items() if not stream.links), None)
-            if old is not None:
-                del self.streams[old]
-
-    def _end(self, name: str) -> None:
-        with self.lock:
-            self.streams.pop(name, None)
-
-    def _unlinked(self, stream: Stream) -> None:
-        with self.lock:
-            stream.link_down()
-        self._has_changed()
 
     def _has_changed(self) -> None:
         if self.changed is not None:
@@ -226,10 +216,10 @@ class LogReceiver(BlockingServer, Part):
 def open_receiver(
     ft: FaultTolerance, identity: Identity, shelter: Shelter | None, addr: str, tell: Callable[[str], None]
 ) -> LogReceiver | None:
-    """As --ft-log-server-port has it, where that can be. None: this node cannot take part, as has been told."""
+    """At --ft-log-server-port, else at a free port. None: at neither, as `tell` is told."""
     assert ft.per_cycle_applog_prefix is not None
     if not 0 <= ft.log_server_port < 1 << 16:
-        raise UsageError(f"--ft-log-server-port: {ft.log_server_port} is no port", hint="0 to 65535; 0: any free one")
+        raise UsageError(f"--ft-log-server-port: {ft.log_server_port} is not a port number", hint="0 to 65535; 0: any free one")
     prefix, patience_s = ft.per_cycle_applog_prefix, ft.log_server_graceful_shutdown_timeout
     make = partial(LogReceiver, identity, shelter, addr, prefix=prefix, patience_s=patience_s, tell=tell)
     try:
@@ -239,10 +229,10 @@ def open_receiver(
             if error.errno != EADDRINUSE or not ft.log_server_port:
                 raise
         receiver = make(0)
-        tell(f"--ft-log-server-port: {ft.log_server_port} is in use; other nodes' logs would be taken at {receiver.address}")
+        tell(f"--ft-log-server-port: {ft.log_server_port} is in use; other nodes' lines come to {receiver.address}")
         return receiver
     except OSError as error:
-        tell(f"other nodes' logs cannot be taken: {error}")
+        tell(f"cannot listen for other nodes' lines: {error}")
         return None
 
 

@@ -7,7 +7,7 @@ disk, where it is anyway: there is no queue that could be full, and the memory t
 
 Where the coordinator's node is out of reach, that is said, and tried again every few seconds, and at once where the coordinator
 has moved. What has not been taken within `patience_s` of the ranks' end, or by the job's end, goes to a file of the same name
-on this node: nothing is lost, and as long as there is hope it is one file.
+on this node: nothing is lost.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PIECE_BYTES, BATCH_S = 1 << 18, 0.5
 """A piece is sent when it is so large, or waits for so long. ft_launcher: 256 KiB, 1 s. A thousand nodes that all say a little
 are two thousand pieces in a second for the one that takes them."""
 CONNECT_S, ANSWER_S, AGAIN_S = 5.0, 10.0, 5.0
-"""How long the other side may take to come to the door, and may say nothing; and how long after that it is not asked again."""
+"""Seconds for a connection, for an answer, and until the next attempt after either has failed."""
 
 
 class Upstream:
@@ -59,7 +59,7 @@ class Upstream:
         self.is_over = False
         """The job has ended."""
         self.named: set[str] = set()
-        """Who is known not to take them, and has been named."""
+        """Addresses that take none, as the user was told."""
 
     @property
     def is_here(self) -> bool:
@@ -127,10 +127,7 @@ class LogSender:
     def flush(self) -> bool:
         """Send what is due, as long as it is taken. True: nothing is left."""
         while self.local is None and self._is_due():
-            try:
-                self._send()
-            except (OSError, HoldfastError, ValueError, KeyError, TypeError) as error:
-                self._failed(error)
+            self._attempt(self._send)
         if self.local is None and (self.is_cut or self.clock() >= self.give_up_at) and (self.piece or self.held):
             self._keep_here()
         if self.local is not None:
@@ -147,7 +144,7 @@ class LogSender:
         return not self.pending
 
     def close(self) -> None:
-        """No more comes. Where that is because a rank's file cannot be read, some may be left: it goes now, here or there."""
+        """No more comes: send the rest, or keep it here."""
         self.give_up_at = -NEVER
         self.flush()
         if self.link is not None and self.local is None:
@@ -161,9 +158,12 @@ class LogSender:
     # --- its life -------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Before the first line: the other side is to know that some may come."""
+        """Before the first line: let the other side know that some may come."""
+        self._attempt(self._connect)
+
+    def _attempt(self, what: Callable[[], object]) -> None:
         try:
-            self._connect()
+            what()
         except (OSError, HoldfastError, ValueError, KeyError, TypeError) as error:
             self._failed(error)
 
@@ -210,11 +210,11 @@ class LogSender:
         """A link over which the next piece is to be sent, unless the other side has it: then it is under way no more."""
         upstream = self.upstream
         if upstream.is_here:
-            raise ConnectionRefusedError(None, "the coordinator is on this node now, or its node takes none")
+            raise ConnectionRefusedError(None, "the coordinator is on this node, or its node takes no lines")
         self.tried = upstream.at
         self.sock = socket.create_connection(host_and_port(self.tried), timeout=CONNECT_S)
         if self.is_cut:  # who cuts may not have seen it
-            raise ConnectionAbortedError(None, "nobody waits for it any more")
+            raise ConnectionAbortedError(None, "the job has ended")
         link = BlockingLink(self.sock, upstream.identity, upstream.shelter, ours=True)
         link.say({"cycle": self.cycle, "stream": self.stream, "at": self.number})
         answer = link.heard(self.clock() + ANSWER_S)
@@ -227,7 +227,7 @@ class LogSender:
         if "no" in answer:
             raise OSError(None, str(answer["no"])[:300])
         if answer["have"] != self.number + 1 or not self.piece:
-            raise ValueError("it has lost count")
+            raise ValueError(f"it has {answer['have']} pieces, after {self.number}")
         self.number, self.piece = self.number + 1, b""
 
     def _unlink(self) -> None:
@@ -245,7 +245,7 @@ class LogSender:
         if self.tried not in self.upstream.named:
             self.upstream.named.add(self.tried)
             why = error.what if isinstance(error, HoldfastError) else getattr(error, "strerror", None) or str(error)
-            self.tell(f"{self.tried} takes no lines of this node's ranks at present; they are in the ranks' own files: {why}")
+            self.tell(f"cannot send lines of this node's ranks to {self.tried} for now ({why}); the ranks' own files have them")
         if self.upstream.is_over:
             self._keep_here()
         return None
@@ -259,7 +259,7 @@ class LogSender:
             self.piece, self.held = b"", bytearray()
             return
         self._unlink()
-        self.tell(f"lines of this node's ranks that others have not taken are in {self.path} on this node")
+        self.tell(f"lines of this node's ranks that could not be sent are in {self.path} on this node")
         self.local = Console(fd)
         os.close(fd)
         self.local.write(self.piece + self.held)

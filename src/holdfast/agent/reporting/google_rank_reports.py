@@ -9,7 +9,6 @@ describe the workload. Nothing here waits for the daemon (`runtime.daemon_client
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 
 from holdfast.agent.part import Part
@@ -17,12 +16,8 @@ from holdfast.core.config.config import RunConfig
 from holdfast.core.job.events import Event, FailureSeen, WorkerExited, WorkersStopped, WorkerStarted
 from holdfast.core.machine import NEVER, Observation
 from holdfast.core.value import replace
-from holdfast.core.wire.google_wire import COMPLETE, FAILED, RUNNING, WorkloadInfo, worker_address
+from holdfast.core.wire.google_wire import COMPLETE, FAILED, RUNNING, WorkerInfo, WorkloadInfo, worker_address
 from holdfast.runtime.daemon_client import HostReports, worker_at
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.core.wire.google_wire import WorkerInfo
 
 PORT = "GCP_HOST_DAEMON_PORT"
 
@@ -47,17 +42,19 @@ LOOK_S = 0.05
 
 
 class RankReports(Part):
-    """One of the agent's parts. `say` writes a line that people look for, `complain` one that tells what cannot be had."""
+    """One of the agent's parts. Made by `rank_reports`."""
 
     def __init__(
         self,
-        config: RunConfig,
-        job: str,
+        port: int,
+        workload: WorkloadInfo,
         say: Callable[[str], None],
         complain: Callable[[str], None],
         clock: Callable[[], float],
     ) -> None:
-        self.say, self.complain, self.clock = say, complain, clock
+        """`say` writes a line that people look for, `complain` one that tells what cannot be had."""
+        self.port, self.workload, self.say, self.complain, self.clock = port, workload, say, complain, clock
+        self.reports = HostReports(port)
         self.trouble = ""
         """What was complained of last."""
         self.workers: dict[int, WorkerInfo] = {}
@@ -69,17 +66,6 @@ class RankReports(Part):
         self.unannounced: set[int] = set()
         """Local ranks that the daemon has not taken up yet."""
         self.beat_at = NEVER
-        self.port, trouble = _number(os.environ, PORT, 0)
-        self.reports: HostReports | None = None
-        if trouble or not 0 < self.port < 65536:
-            complain(f"{PORT}={os.environ[PORT]} is no port: no host daemon is told of the ranks")
-            return
-        self.workload, troubles = workload(os.environ, job, config.max_restarts)
-        for trouble in troubles:
-            complain(trouble)
-        self.reports = HostReports(self.port)
-
-    # --- what happens -----------------------------------------------------------------------------------------------------
 
     def recorded(self, event: Event, at_unix: float) -> None:
         match event:
@@ -107,35 +93,28 @@ class RankReports(Part):
         if known is None or known.global_rank != rank:
             self.unannounced.add(local_rank)
             self.workers[local_rank] = worker_at(worker_address(self.port, local_rank), local_rank, rank)
-            if self.reports is not None and known is None:
+            if known is None:
                 self.reports.register(self.workers[local_rank].worker_address, self.workload)
         self.beating.add(local_rank)
         self._tell(local_rank, RUNNING)
 
     def _tell(self, local_rank: int, state: int) -> None:
-        if self.reports is None or local_rank not in self.workers:
-            return
-        self.workers[local_rank] = worker = replace(self.workers[local_rank], state=state)
-        self.reports.say(worker)
-
-    # --- what time brings -------------------------------------------------------------------------------------------------
+        if local_rank in self.workers:
+            self.workers[local_rank] = worker = replace(self.workers[local_rank], state=state)
+            self.reports.say(worker)
 
     def deadline(self) -> float:
-        if self.reports is None:
-            return NEVER
         if self.unannounced and not self.reports.trouble:
             return self.clock() + LOOK_S
         return self.beat_at if self.beating else NEVER
 
     def due(self) -> list[Observation]:
         """Beat, and say which ranks the daemon knows."""
-        if self.reports is None:
-            return []
         for local_rank in [one for one in self.unannounced if self.workers[one].worker_address in self.reports.told]:
             self.unannounced.discard(local_rank)
             self.say(f"setup_goodput_client for rank {self.workers[local_rank].global_rank} successful")
         if (trouble := self.reports.trouble) and not self.trouble:
-            self.complain(f"the host daemon at port {self.port} is not told of the ranks until it can be reached: {trouble}")
+            self.complain(f"the host daemon at port {self.port} is out of reach, and gets its reports later: {trouble}")
         self.trouble = trouble
         if self.beating and (now := self.clock()) >= self.beat_at:
             self.beat_at = now + BEAT_S
@@ -145,13 +124,30 @@ class RankReports(Part):
 
     def close(self) -> None:
         """The agent ends. What failed or completed stays as it is; the others say goodbye, so that nobody misses them."""
-        if self.reports is None:
-            return
         for worker in self.workers.values():
             if worker.state == RUNNING:
                 self.reports.leave(worker)
         self.reports.close()
         self.due()
+
+
+def rank_reports(
+    config: RunConfig,
+    environ: Mapping[str, str],
+    job: str,
+    say: Callable[[str], None],
+    complain: Callable[[str], None],
+    clock: Callable[[], float],
+) -> RankReports | None:
+    """The part, as `environ` has it. None: its port is wrong, as `complain` is told."""
+    port, trouble = _number(environ, PORT, 0)
+    if trouble or not 0 < port < 65536:
+        complain(f"{PORT}={environ[PORT]} is not a port number (1 to 65535): no host daemon gets reports of the ranks")
+        return None
+    info, troubles = workload(environ, job, config.max_restarts)
+    for trouble in troubles:
+        complain(trouble)
+    return RankReports(port, info, say, complain, clock)
 
 
 def workload(environ: Mapping[str, str], job: str, max_restarts: int) -> tuple[WorkloadInfo, list[str]]:
@@ -180,4 +176,4 @@ def _number(environ: Mapping[str, str], variable: str, default: int) -> tuple[in
     text = environ.get(variable, "")
     if not text or (text.isascii() and text.isdigit() and int(text) < 1 << 31):
         return int(text or default), ""
-    return default, f"{variable}={text} is no number: it counts as {default}"
+    return default, f"{variable}={text} is not a number: {default} is used"

@@ -216,12 +216,18 @@ class Workers(Part):
         return [Stashed(stash=mine, kept=self.replicas.kept(), stash_at=self.replicas.at)]
 
     def signal(self, local_ranks: Iterable[int], signum: int) -> None:
+        """Signal the process groups of some workers."""
         for pid in self._pids(local_ranks):
             self.host.signal_group(pid, signum)
         self.ask_at = self.host.now() + ASK_S
 
     def kill(self, local_ranks: Iterable[int]) -> None:
         self.host.kill(self._pids(local_ranks))
+
+    def look_at_memory(self, above_mb: float) -> list[Observation]:
+        """How much of the GPUs' memory is in use: told at once, or later, through `host`."""
+        self.gpus = self.gpus or GpuLook(self.host, os.environ, self.config.nproc_per_node)
+        return self.gpus.begin(above_mb)
 
     def sweep(self) -> None:
         """SIGKILL what the workers of the last round left behind, and let its port go."""
@@ -297,12 +303,6 @@ class Workers(Part):
         """What a worker has written since the last `dump`: faulthandler's text, the main thread last. Empty: nothing yet."""
         return "".join(self.host.stacks(pid) for pid in self._pids([local_rank]))
 
-    def look_at_memory(self, above_mb: float) -> list[Observation]:
-        """How much of the GPUs' memory is in use: told at once, or later, through `host`."""
-        if self.gpus is None:
-            self.gpus = GpuLook(self.host, os.environ, self.config.nproc_per_node)
-        return self.gpus.begin(above_mb)
-
     # --- evidence -------------------------------------------------------------------------------------------------------
 
     def _ended(self, pid: int, exitcode: int, *, gone: bool) -> Ended:
@@ -338,7 +338,7 @@ class Workers(Part):
         if self.upstream is not None:
             self.upstream.moves_to(assigned.logs_at)
             if not assigned.logs_at:
-                self.host.complain("the coordinator's node takes no lines of others: those of the ranks here go to a log here")
+                self.host.complain("the coordinator's node gathers no lines: those of this node go to a log on this node")
         wide = len(str(assigned.world_size - 1))
         sources = [
             (path, f"{assigned.base_rank + local_rank:>{wide}}: ")
