@@ -35,7 +35,7 @@ def test_without_a_log_dir_the_files_lie_private_in_the_jobs_state(tmp_path: Pat
     assert sorted(str(path.relative_to(home)) for path in home.rglob("*")) == ["0", "0/stderr.log", "0/stdout.log", "1"]
     assert attempt[0].error_file == str(home / "0/error.json") and attempt[1].dir == str(home / "1")
     assert mode(home) == mode(home / "1") == 0o700 and mode(home / "0/stderr.log") == 0o600
-    attempt.close()
+    attempt.release()
 
 
 def test_a_log_dir_gets_a_directory_per_run_as_torchruns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -74,15 +74,17 @@ def test_redirect_tee_and_filter_decide_where_a_stream_goes(
     ranks = None if visible else frozenset({1})
     attempt = plan(tmp_path, redirects={0: redirect}, tee={0: tee}, local_ranks_filter=ranks).open_attempt(0, 1, 1)
     paths = attempt[0].paths
-    for stream, path, fd in (("stdout", paths.stdout, attempt[0].stdout_fd), ("stderr", paths.stderr, attempt[0].stderr_fd)):
+    fds = {"stdout": attempt[0].stdout_fd, "stderr": attempt[0].stderr_fd}
+    for stream, fd in fds.items():
+        path = getattr(paths, stream).path
         if stream in filed:
             assert fd is not None and path == f"{attempt[0].dir}/{stream}.log" and os.fstat(fd).st_ino == os.stat(path).st_ino
         elif visible:
             assert fd is None and path is None
         else:
             assert fd is not None and os.fstat(fd).st_rdev == os.stat(os.devnull).st_rdev
-    assert {name for name in ("stdout", "stderr") if getattr(paths, f"shown_{name}")} == set(shown.split())
-    attempt.close()
+    assert {name for name in ("stdout", "stderr") if getattr(paths, name).is_shown} == set(shown.split())
+    attempt.release()
 
 
 def test_the_null_device_keeps_nothing_and_hides_nobody(tmp_path: Path):
@@ -119,7 +121,7 @@ def test_the_last_lines_come_from_stderr_if_it_says_anything(tmp_path: Path):
     assert attempt.tail_lines(0) == ("out",)
     os.write(attempt[0].stderr_fd, b"one\ntwo\nthree")
     attempt.release()
-    assert attempt.tail_lines(0, 2) == ("two", "three") and attempt[0].log_path == attempt[0].paths.stderr
+    assert attempt.tail_lines(0, 2) == ("two", "three") and attempt[0].log_path == attempt[0].paths.stderr.path
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.agent.logs.attempt_logs import AttemptLogs, RankPaths
+from holdfast.agent.logs.attempt_logs import AttemptLogs, RankPaths, Stream
 from holdfast.agent.logs.nonblocking_writer import Console
 from holdfast.agent.logs.tee import BATCH_S, CHUNK, PARTIAL_S, POLL_S, PROGRESS_S, PUMP_BYTES, Source, Tee
 
@@ -167,7 +167,7 @@ def test_a_hidden_source_is_only_looked_at_for_words(tmp_path: Path):
 
 def test_where_one_file_cannot_be_opened_the_others_are_closed_again(tmp_path: Path):
     (tmp_path / "there").touch()
-    paths = [RankPaths(stdout=str(tmp_path / name), shown_stdout=True) for name in ("there", "gone")]
+    paths = [RankPaths(stdout=Stream(path=str(tmp_path / name), is_shown=True)) for name in ("there", "gone")]
     attempt = AttemptLogs(paths)
     attempt.release()
     (tmp_path / "gone").unlink()

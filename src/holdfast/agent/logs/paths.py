@@ -27,12 +27,12 @@ import os
 from collections.abc import Sequence
 from string import Template
 
-from holdfast.agent.logs.attempt_logs import NO_LOGS_HINT, AttemptLogs, FilterFiles, RankPaths
+from holdfast.agent.logs.attempt_logs import NO_LOGS_HINT, AttemptLogs, Filter, RankPaths, Stream
 from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import UsageError
 
-OUT, ERR = 1, 2
-"""Bits of `-r` and `-t`."""
+STREAMS = (1, "stdout"), (2, "stderr")
+"""With their bits in `-r` and `-t`."""
 
 PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 
@@ -47,7 +47,8 @@ class LogPlan:
         self.run_id = run_id
         self.warnings: tuple[str, ...] = _warnings(config)
         """What the user asked for that will do nothing."""
-        self._root: str | None = None
+        self.root: str | None = None
+        """Directory that holds the attempts; None before the first one opens, and where nothing is kept."""
 
     @staticmethod
     def of(config: RunConfig, job_dir: str, node: str, *, run_id: str | None = None) -> LogPlan:
@@ -58,7 +59,7 @@ class LogPlan:
                     f"--ft-per-cycle-applog-prefix gathers the ranks' files, and --log-dir is {os.devnull}",
                     hint="give a directory as --log-dir, or leave it out",
                 )
-            if config.duplicate_stdout_filters or config.duplicate_stderr_filters:
+            if any(_words(config)):
                 raise UsageError(
                     f"--duplicate-stdout-filters and --duplicate-stderr-filters need files, and --log-dir is {os.devnull}",
                     hint="give a directory as --log-dir, or leave it out",
@@ -69,26 +70,21 @@ class LogPlan:
         return LogPlan(config, os.path.abspath(os.path.join(job_dir, "logs", _as_name(node))), None)
 
     @property
-    def root(self) -> str | None:
-        """Directory that holds the attempts; None before the first one opens, and where nothing is kept."""
-        return self._root
-
-    @property
     def pattern(self) -> str:
         """Where one rank's files will lie, for people: `/logs/job7_????????/attempt_<restarts>/<local rank>/`."""
         if self.base is None:
             return "nowhere"
         home = self.base if self.run_id is None else os.path.join(self.base, f"{_as_name(self.run_id)}_????????")
-        return os.path.join(self._root or home, "attempt_<restarts>", "<local rank>", "")
+        return os.path.join(self.root or home, "attempt_<restarts>", "<local rank>", "")
 
     def open_attempt(self, restart_count: int, round: int, local_world_size: int) -> AttemptLogs:
         """Make the directories and files of a new attempt. UsageError where the place is not a usable directory."""
         if self.base is None:
             return nothing_kept(local_world_size)
         try:
-            if self._root is None or not os.path.isdir(self._root):  # somebody may have cleaned up since the last attempt
-                self._root = _make_run_dir(self.base, self.run_id) if self.run_id is not None else _make_dirs(self.base, 0o700)
-            attempt = _make_attempt_dir(self._root, restart_count, round)
+            if self.root is None or not os.path.isdir(self.root):  # somebody may have cleaned up since the last attempt
+                self.root = _make_run_dir(self.base, self.run_id)
+            attempt = _make_attempt_dir(self.root, restart_count, round)
             ranks = [self._paths(attempt, rank) for rank in range(local_world_size)]
         except OSError as error:
             raise UsageError(f"cannot keep logs in {error.filename}: {error.strerror}", hint=NO_LOGS_HINT) from error
@@ -97,45 +93,30 @@ class LogPlan:
     def _paths(self, attempt: str, rank: int) -> RankPaths:
         home = os.path.join(attempt, str(rank))
         os.mkdir(home, 0o700)
-        tee, filed, config = self.config.tee.get(rank, 0), self._filed(rank), self.config
-        visible = config.local_ranks_filter is None or rank in config.local_ranks_filter
-        out, err = ("output.log", "output.log") if self._is_together(rank) else ("stdout.log", "stderr.log")
-        elsewhere = None if visible else os.devnull
-        return RankPaths(
-            dir=home,
-            stdout=os.path.join(home, out) if filed & OUT else elsewhere,
-            stderr=os.path.join(home, err) if filed & ERR else elsewhere,
-            shown_stdout=visible and bool(tee & OUT),
-            shown_stderr=visible and bool(tee & ERR),
-            kept_stdout=visible and bool(filed & OUT and config.duplicate_stdout_filters),
-            kept_stderr=visible and bool(filed & ERR and config.duplicate_stderr_filters),
-            error_file=os.path.join(home, "error.json"),
+        config, asked = self.config, _asked_for(self.config, rank)
+        are_gathered = config.ft.per_cycle_applog_prefix is not None
+        # Both streams go to one file, and so in their order, where nothing asks for them apart.
+        is_together = are_gathered and not asked and not any(_words(config))
+        is_visible = config.local_ranks_filter is None or rank in config.local_ranks_filter
+
+        def stream(bit: int, name: str, words: Sequence[str]) -> Stream:
+            is_filed = are_gathered or bool(asked & bit)
+            file = os.path.join(home, "output.log" if is_together else f"{name}.log")
+            return Stream(
+                path=file if is_filed else None if is_visible else os.devnull,
+                is_shown=is_visible and bool(config.tee.get(rank, 0) & bit),
+                is_filtered=is_visible and is_filed and bool(words),
+            )
+
+        out, err = (stream(bit, name, words) for (bit, name), words in zip(STREAMS, _words(config)))
+        return RankPaths(dir=home, stdout=out, stderr=err, error_file=os.path.join(home, "error.json"))
+
+    def _filters(self, attempt: str) -> tuple[Filter, Filter]:
+        out, err = (
+            Filter(path=os.path.join(attempt, f"filtered_{name}.log") if words else "", words=tuple(words))
+            for (_, name), words in zip(STREAMS, _words(self.config))
         )
-
-    def _filed(self, rank: int) -> int:
-        """Which of a rank's streams go to files."""
-        return OUT | ERR if self._are_gathered else _asked_for(self.config, rank)
-
-    def _is_together(self, rank: int) -> bool:
-        """Whether both streams go to one file, and so in their order: nothing asks for them apart."""
-        return self._are_gathered and not _asked_for(self.config, rank) and not self._has_filters
-
-    @property
-    def _are_gathered(self) -> bool:
-        return self.config.ft.per_cycle_applog_prefix is not None
-
-    @property
-    def _has_filters(self) -> bool:
-        return bool(self.config.duplicate_stdout_filters or self.config.duplicate_stderr_filters)
-
-    def _filters(self, attempt: str) -> FilterFiles:
-        out, err = self.config.duplicate_stdout_filters, self.config.duplicate_stderr_filters
-        return FilterFiles(
-            stdout=os.path.join(attempt, "filtered_stdout.log") if out else "",
-            stdout_words=tuple(out),
-            stderr=os.path.join(attempt, "filtered_stderr.log") if err else "",
-            stderr_words=tuple(err),
-        )
+        return out, err
 
 
 def nothing_kept(local_world_size: int) -> AttemptLogs:
@@ -157,6 +138,11 @@ def prefixes(role: str, ranks: Sequence[int], template: str | None = None) -> li
     return [made.safe_substitute(role_name=role, rank=rank, local_rank=local) for local, rank in enumerate(ranks)]
 
 
+def _words(config: RunConfig) -> tuple[Sequence[str], Sequence[str]]:
+    """What the filters look for in stdout and in stderr."""
+    return config.duplicate_stdout_filters, config.duplicate_stderr_filters
+
+
 def _asked_for(config: RunConfig, rank: int) -> int:
     """Which of a rank's streams `-r` and `-t` send to files."""
     return config.redirects.get(rank, 0) | config.tee.get(rank, 0)
@@ -168,21 +154,10 @@ def _as_name(text: str) -> str:
     return name if name.strip(".") else "_" + name
 
 
-def _make_dirs(path: str, mode: int) -> str:
-    if not os.path.isdir(path):
-        parent = os.path.dirname(path)
-        if parent != path:
-            _make_dirs(parent, mode)
-        try:
-            os.mkdir(path, mode)
-        except FileExistsError:
-            if not os.path.isdir(path):
-                raise
-    return path
-
-
-def _make_run_dir(base: str, run_id: str) -> str:
-    _make_dirs(base, 0o777)
+def _make_run_dir(base: str, run_id: str | None) -> str:
+    os.makedirs(base, 0o700 if run_id is None else 0o777, exist_ok=True)
+    if run_id is None:
+        return base
     while True:
         # Private, as mkdtemp makes torchrun's: logs hold what the user's program prints.
         path = os.path.join(base, f"{_as_name(run_id)}_{os.urandom(4).hex()}")
@@ -208,14 +183,8 @@ def _make_attempt_dir(root: str, restart_count: int, round: int) -> str:
 
 
 def _warnings(config: RunConfig) -> tuple[str, ...]:
-    def captured(bit: int) -> bool:
-        return any(_asked_for(config, rank) & bit for rank in range(config.nproc_per_node))
-
     return tuple(
         f"--duplicate-{name}-filters has nothing to look at: no rank's {name} goes to a file (add -t {bit} or -r {bit})"
-        for name, bit, words in (
-            ("stdout", OUT, config.duplicate_stdout_filters),
-            ("stderr", ERR, config.duplicate_stderr_filters),
-        )
-        if words and not captured(bit)
+        for (bit, name), words in zip(STREAMS, _words(config))
+        if words and not any(_asked_for(config, rank) & bit for rank in range(config.nproc_per_node))
     )

@@ -357,7 +357,7 @@ class Workers(Part):
         if self.app_logs is not None:
             self.app_logs.finish(patient=patient, cut=cut)
         if self.attempt is not None:
-            self.attempt.close()
+            self.attempt.release()
 
 
 def _left_by(local_rank: int, attempt: AttemptLogs) -> Evidence:
