@@ -37,35 +37,18 @@ SEATS = 16
 
 
 class Request:
-    """One question. `ask` says what; `arguments` are the other fields."""
+    """One question. `ask` says what; `arguments` are the other fields; `answer` takes what is replied, once, now or later."""
 
-    __slots__ = ("_client", "arguments", "ask")
-
-    def __init__(self, ask: str, arguments: dict[str, Any], client: _Client) -> None:
-        self.ask = ask
-        self.arguments = arguments
-        self._client = client
+    def __init__(self, ask: str, arguments: dict[str, Any], answer: Callable[[dict[str, Any]], None]) -> None:
+        self.ask, self.arguments, self._answer = ask, arguments, answer
 
     def reply(self, answer: Mapping[str, Any]) -> None:
-        """Answer, now or later, once. `ok` is true unless given. Does nothing when the client has gone."""
-        self._client.answer({"ok": True, **answer})
+        """Answer. `ok` is true unless given."""
+        self._answer({"ok": True, **answer})
 
     def refuse(self, error: str) -> None:
         """Answer that it cannot be done, and why."""
-        self._client.answer({"ok": False, "error": error})
-
-
-class OrderRequest:
-    """An order of a supervisor, as the desk takes requests."""
-
-    def __init__(self, ask: str, arguments: dict[str, Any], did: Callable[[bool, str], None]) -> None:
-        self.ask, self.arguments, self._did = ask, arguments, did
-
-    def reply(self, answer: Mapping[str, Any]) -> None:
-        self._did(True, str(answer.get("text") or f"{self.ask}: done"))
-
-    def refuse(self, error: str) -> None:
-        self._did(False, error)
+        self._answer({"ok": False, "error": error})
 
 
 class ControlSocket:
@@ -164,13 +147,13 @@ class _Client:
         self._epoll.modify(self._fd, 0)
         try:
             fields = json.loads(line)
-            return Request(str(fields.pop("ask")), fields, self)
+            return Request(str(fields.pop("ask")), fields, self.answer)
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             self.answer({"ok": False, "error": 'a request is one line of JSON with an "ask" in it'})
             return None
 
     def answer(self, answer: Mapping[str, Any]) -> None:
-        if self._fd < 0 or self._unsent:
+        if self._fd < 0 or self._unsent:  # it has gone, or was answered
             return
         self._is_asked = True
         self._unsent = json.dumps(to_plain(answer), default=str).encode() + b"\n"

@@ -11,7 +11,7 @@ from holdfast.core.wire.messages import Reply
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.agent.control.control_socket import OrderRequest, Request
+    from holdfast.agent.control.control_socket import Request
 
 MARGIN_S = 4.0
 """How much longer than the longest of its checks a node may take to answer: two links, and SIGKILL."""
@@ -22,7 +22,7 @@ SILENT = "it has not answered: is its agent stopped, or its link to the coordina
 class Examination:
     """Open until `replied`."""
 
-    def __init__(self, request: Request | OrderRequest, until: float) -> None:
+    def __init__(self, request: Request, until: float) -> None:
         self.request, self.until = request, until
         self.names: list[str] | None = None
         """Who has been asked. None: the coordinator has not said yet."""

@@ -23,7 +23,7 @@ from holdfast.runtime.host import Host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.agent.control.control_socket import ControlSocket, OrderRequest, Request
+    from holdfast.agent.control.control_socket import ControlSocket, Request
     from holdfast.agent.control.health_checks import Checking
     from holdfast.agent.faults.driver import Injections
     from holdfast.telemetry.health_http import HealthHttpServer
@@ -63,7 +63,7 @@ class Desk(Part):
         self.rendezvous, self.checking, self.injections, self.progress = rendezvous, checking, injections, progress
         self.control: ControlSocket | None = None
         self.health: HealthHttpServer | None = None
-        self.asked: dict[int, Request | OrderRequest] = {}
+        self.asked: dict[int, Request] = {}
         """Requests that wait for the coordinator's answer, by number."""
         self.examinations: dict[int, Examination] = {}
         """Those whose answers are not all there, by number."""
@@ -104,24 +104,27 @@ class Desk(Part):
     def _asked(self, control: ControlSocket) -> list[Observation]:
         return [seen for request in control.requests() for seen in self.answer(request)]
 
-    def answer(self, request: Request | OrderRequest) -> list[Observation]:
+    def answer(self, request: Request) -> list[Observation]:
         """Answer, now or later; what is asked for becomes an observation."""
+        try:
+            return self._understood(request)
+        except UsageError as error:
+            request.refuse(str(error))
+            return []
+
+    def _understood(self, request: Request) -> list[Observation]:
         match request.ask:
             case "status":
                 request.reply(self._status())
                 return []
             case "nodes":
-                self._tell_nodes(request)
+                request.reply(self._nodes())
                 return []
             case "stop":
                 request.reply({})
                 grace = request.arguments.get("grace_s")
-                return [
-                    StopAsked(
-                        reason=str(request.arguments.get("reason") or "an operator asked for it (holdfast stop)"),
-                        grace_s=float(grace) if isinstance(grace, (int, float)) and grace >= 0 else None,
-                    )
-                ]
+                grace_s = float(grace) if isinstance(grace, (int, float)) and grace >= 0 else None
+                return [StopAsked(reason=_reason(request), grace_s=grace_s)]
             case "signal":
                 return self._signal(request)
             case "restart":
@@ -133,8 +136,7 @@ class Desk(Part):
             case "inject":
                 return self._inject(request)
         known = "status, nodes, stop, restart, signal, exclude, readmit, check and inject"
-        request.refuse(f"this agent knows no {request.ask!r}; it knows {known}")
-        return []
+        raise UsageError(f"this agent knows no {request.ask!r}; it knows {known}")
 
     def replied(self, reply: Reply) -> None:
         """The coordinator says what came of a request, or a node does."""
@@ -161,60 +163,46 @@ class Desk(Part):
         text = f"{self.name} cannot {request.kind} at another node's request"
         return [ToCoordinator(message=Reply(node=node, ask=ask, ok=False, text=text))]
 
-    def _restart(self, request: Request | OrderRequest) -> list[Observation]:
-        """All ranks of the job anew, if its budget allows it: the coordinator decides, as when a rank asks for it."""
+    def _restart(self, request: Request) -> list[Observation]:
+        """Restart all ranks of the job: the coordinator decides, as when a rank asks for it."""
         if self.group.phase is not Phase.RUNNING:
-            request.refuse(f"no ranks run here: the node is {self.group.phase}")
-            return []
+            raise UsageError(f"no ranks run here: the node is {self.group.phase}")
         request.reply({"text": f"the coordinator was asked to restart round {self.group.round}"})
-        reason = str(request.arguments.get("reason") or "an operator asked for it (holdfast restart)")
-        return [self._request(RequestKind.RESTART, reason=reason[:LONGEST_REASON])]
+        return [self._request(RequestKind.RESTART, reason=_reason(request)[:LONGEST_REASON])]
 
     def _request(self, kind: RequestKind, **what: Any) -> ToCoordinator:
         """To the coordinator, which decides about it or passes it on. `what`: as in `wire.Request`."""
         return ToCoordinator(message=wire.Request(node=self.group.join.node, round=self.group.round, kind=kind, **what))
 
-    def _exclusion(self, request: Request | OrderRequest) -> list[Observation]:
-        name = str(request.arguments.get("node") or "")
+    def _exclusion(self, request: Request) -> list[Observation]:
+        name, reason = str(request.arguments.get("node") or ""), _reason(request)[:LONGEST_REASON]
         if not name or len(name) > LONGEST_NAME:
-            request.refuse("which node? give its name, as `holdfast status` shows it")
-            return []
-        ask = self._await(request)
-        reason = str(request.arguments.get("reason") or f"an operator asked for it (holdfast {request.ask})")
-        return [self._request(RequestKind(request.ask), target=name, ask=ask, reason=reason[:LONGEST_REASON])]
+            raise UsageError("which node? give its name, as `holdfast status` shows it")
+        return [self._request(RequestKind(request.ask), target=name, ask=self._await(request), reason=reason)]
 
-    def _await(self, request: Request | OrderRequest) -> int:
-        """The coordinator's answer, by this number."""
+    def _await(self, request: Request) -> int:
+        """The number by which the coordinator's answer is known."""
         self.asks += 1
         self.asked[self.asks] = request
         for ask in [ask for ask in self.asked if ask <= self.asks - MOST_ASKED]:
             del self.asked[ask]  # its client has gone long ago
         return self.asks
 
-    def _inject(self, request: Request | OrderRequest) -> list[Observation]:
+    def _inject(self, request: Request) -> list[Observation]:
         """Play a fault, here or, through the coordinator, on another node."""
-        name = str(request.arguments.get("node") or self.name)
-        try:
-            wanted = injection(request.arguments)
-        except UsageError as error:
-            request.refuse(str(error))
-            return []
+        name, wanted = str(request.arguments.get("node") or self.name), injection(request.arguments)
         if name != self.name:
-            ask, target = self._await(request), name[:LONGEST_NAME]
-            return [self._request(RequestKind.INJECT, target=target, ask=ask, injection=wanted)]
+            target = name[:LONGEST_NAME]
+            return [self._request(RequestKind.INJECT, target=target, ask=self._await(request), injection=wanted)]
         ok, text = self.injections().ask(wanted)
         request.reply({"text": text}) if ok else request.refuse(text)
         return []
 
-    def _check(self, request: Request | OrderRequest) -> list[Observation]:
+    def _check(self, request: Request) -> list[Observation]:
         """The health of all nodes, by the checks that are named."""
         asked = request.arguments.get("checks")
         checks = tuple(map(str, asked)) if isinstance(asked, list) else ()
-        try:
-            longest_s = self.checking().longest_s(checks)
-        except UsageError as error:
-            request.refuse(str(error))
-            return []
+        longest_s = self.checking().longest_s(checks)
         self.asks += 1
         self.examinations[self.asks] = Examination(request, self.host.now() + longest_s + MARGIN_S)
         return [self._request(RequestKind.CHECK, target=EVERY_NODE, ask=self.asks, checks=checks)]
@@ -231,22 +219,19 @@ class Desk(Part):
             self.examinations.pop(ask).reply()
         return []
 
-    def _tell_nodes(self, request: Request | OrderRequest) -> None:
+    def _nodes(self) -> dict[str, object]:
         if (rendezvous := self.rendezvous()) is None:
             where = self.group.state.endpoint
-            request.refuse(f"the coordinator is not here, but at {where}, or where this job's nodes chose")
-            return
+            raise UsageError(f"the coordinator is not here, but at {where}, or where this job's nodes chose")
         nodes = rendezvous.seats.table(MOST_NODES)
-        request.reply({"round": rendezvous.round, "nodes": nodes, "left_out": len(rendezvous.seats) - len(nodes)})
+        return {"round": rendezvous.round, "nodes": nodes, "left_out": len(rendezvous.seats) - len(nodes)}
 
-    def _signal(self, request: Request | OrderRequest) -> list[Observation]:
+    def _signal(self, request: Request) -> list[Observation]:
         name = str(request.arguments.get("signal"))
-        signum = NUMBERS.get(name)
-        if signum is None:
-            request.refuse(f"there is no signal {name!r}")
-            return []
+        if name not in NUMBERS:
+            raise UsageError(f"there is no signal {name!r}")
         request.reply({})
-        return [Signalled(signum=signum)]
+        return [Signalled(signum=NUMBERS[name])]
 
     def _status(self) -> dict[str, object]:
         group, assigned = self.group, self.group.assigned
@@ -272,3 +257,7 @@ class Desk(Part):
                 for seat in group.workers.values()
             ],
         }
+
+
+def _reason(request: Request) -> str:
+    return str(request.arguments.get("reason") or f"an operator asked for it (holdfast {request.ask})")

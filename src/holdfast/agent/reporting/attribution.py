@@ -183,7 +183,7 @@ class Attribution(Part):
 
     def _submit(self, cycle: int, intent: str) -> None:
         said = {"log_path": log_path(self.prefix, cycle), "job_id": self.job, "cycle_id": cycle, "analysis_intent": intent}
-        status, answer = self._request("POST", "/logs", json.dumps(said).encode(), TELL_S)
+        status, answer = self._request("POST", "/logs", said, TELL_S)
         if status != 200 and intent == "terminal":
             why = answer.get("message") or answer.get("detail") or f"status {status}"
             told = f"the attribution service at {self.url} did not take cycle {cycle}'s log: {why}"
@@ -206,14 +206,14 @@ class Attribution(Part):
 
     def _send(self, result: dict[str, Any]) -> None:
         """Hand a result on to who collects them. Once, and for `TELL_S` at most: what is late is left."""
-        status, answer = self._request("POST", "", json.dumps(result).encode(), TELL_S, self.export)
+        status, answer = self._request("POST", "", result, TELL_S, self.export)
         if not 200 <= status < 300 and self._exported:
             why = answer.get("message") or f"status {status}"
             self._results.put((f"a result was not taken at {self.export}: {why}", "warning", False))
         self._exported = 200 <= status < 300
 
     def _request(
-        self, method: str, path: str, body: bytes | None, timeout_s: float, url: str = ""
+        self, method: str, path: str, said: dict[str, Any] | None, timeout_s: float, url: str = ""
     ) -> tuple[int, dict[str, Any]]:
         """(status, answer) of the server at `url`; empty: the service. Status 0: there was none."""
         to = urlsplit(url or self.url)
@@ -224,10 +224,10 @@ class Attribution(Part):
         link = kind(to.hostname or "", to.port, timeout=timeout_s)
         try:
             at = (to.path.rstrip("/") if path else to.path or "/") + path + (f"?{to.query}" if to.query else "")
-            link.request(method, at, body, headers)
+            link.request(method, at, None if said is None else json.dumps(said).encode(), headers)
             response = link.getresponse()
-            said = response.read(1 << 20)
-            answer = {} if url else json.loads(said or b"{}")
+            text = response.read(1 << 20)
+            answer = {} if url else json.loads(text or b"{}")
             return response.status, answer if isinstance(answer, dict) else {}
         except (OSError, HTTPException, ValueError) as error:
             return 0, {"message": str(error)}

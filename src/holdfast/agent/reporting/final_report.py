@@ -54,21 +54,20 @@ def cause(failures: Sequence[Failure]) -> Finding | None:
     in `CAUSE_S`."""
     if all(failure.innocent for failure in failures):
         return None
-    found: list[Finding] = []
 
-    def look() -> None:
-        from holdfast.diagnosis.collect import diagnose
+    def look() -> Finding:
+        from holdfast.diagnosis.collect import diagnose  # loads every rule, which only a failure needs
 
-        found.append(diagnose(failures))
+        return diagnose(failures)
 
-    Aside().do(look, CAUSE_S)
-    return next((one for one in found if one.rule and one.confidence >= LIKELY), None)
+    found = Aside().value(look, CAUSE_S)
+    return found if found is not None and found.rule and found.confidence >= LIKELY else None
 
 
 def ended_runs(config: RunConfig) -> dict[str, JobReport]:
     """How the job's last runs ended, by their lives, as their reports on this host tell. A node that was cut off at the end of
     one may come back while the next one runs."""
-    found = []
+    found: list[JobReport | None] = []
     for path in last_runs(config.state_dir, config.rdzv_id, endpoint=config.rdzv_endpoint)[:ENDS_KNOWN]:
         try:
             with open(os.path.join(path, "report.json"), encoding="utf-8") as file:

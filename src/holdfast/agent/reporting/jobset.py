@@ -19,7 +19,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import subprocess
 
-
 NEEDED = {"JOBSET_NAME": "metadata.labels['jobset.sigs.k8s.io/jobset-name']", "POD_NAME": "metadata.name"}
 """Variable → the field of the pod that the manifest hands down as it."""
 
@@ -88,13 +87,14 @@ class InPlace(Part):
         return []
 
     def _understand(self, kind: str, what: str) -> None:
-        if kind == "attempt" and what != self.attempt:
-            self.attempt = what
-            self.say(f"JobSet {self.jobset} knows this pod as one of in-place restart attempt {what}", "info")
-        elif kind == "bypass":
-            self.say(f"JobSet {self.jobset} is told nothing of restarts in place: {what}", "info")
-        elif kind == "trouble":
-            self._complain(what)
+        match kind:
+            case "attempt" if what != self.attempt:
+                self.attempt = what
+                self.say(f"JobSet {self.jobset} counts this pod to in-place restart attempt {what}", "info")
+            case "bypass":
+                self.say(f"JobSet {self.jobset} gets no reports of restarts in place: {what}", "info")
+            case "trouble":
+                self._complain(what)
 
     def _complain(self, why: str) -> None:
         self.host.complain(f"--in-place-restart: JobSet {self.jobset} is not told of this pod for now: {why}")

@@ -71,11 +71,9 @@ class EndWatch(Part):
             self.look_at = NEVER
         elif self.look_at == NEVER or now >= self.look_at:
             self.look_at = now + LOOK_S
-            found: list[JobReport | None] = []
-            self.aside.attempt(lambda: found.append(self.end.look()))
-            if found and found[0] is not None:
+            if (report := self.aside.value(self.end.look)) is not None:
                 self.say(f"the job has ended, as {self.end.path} tells", "warning")
-                return [Told(message=Finish(report=found[0]))]
+                return [Told(message=Finish(report=report))]
         return []
 
     def _is_lost(self) -> bool:

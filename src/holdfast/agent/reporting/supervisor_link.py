@@ -11,7 +11,7 @@ import select
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from holdfast.agent.control.control_socket import OrderRequest
+from holdfast.agent.control.control_socket import Request
 from holdfast.agent.control.requests import Desk
 from holdfast.agent.group.state import Phase
 from holdfast.agent.part import Part
@@ -21,17 +21,13 @@ from holdfast.core.job.events import Event, FailureSeen, HealthChanged, JobEnded
 from holdfast.core.job.failure import Cause, describe
 from holdfast.core.machine import Action, Observation, Say, Tick
 from holdfast.core.value import replace, to_plain
-from holdfast.core.wire.fleet import FLEET, VERBS, FleetMessage, RankSaid, Standing, Trouble
+from holdfast.core.wire.fleet import FLEET, VERBS, FleetMessage, Order, RankSaid, Standing, Trouble
 from holdfast.core.wire.links import Connect, HangUp, Transmit
 from holdfast.health.verdict import UNFIT
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.frames import Identity
 from holdfast.runtime.net.net import Network
 from holdfast.runtime.secrets import shelter_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.core.wire.fleet import Order, Standing
 
 LOOK_S = 5.0
 """Between two looks at the ranks' steps. What is news is told at once."""
@@ -75,16 +71,14 @@ class Supervised(Part):
         now = self.outer.now()
         seen: list[Observation] = []
         for one in self.network.expire(now):
-            seen += self._carry_out(self.uplink.observe(one, now))
+            seen += self._show(one)
         if self._has_news() or now >= self.look_at:
             self.is_news, self.look_at = False, now + LOOK_S
             standing = self._standing()
             if self.told is None or ageless(standing) != ageless(self.told):
                 self.told = standing
                 seen += self._carry_out(self.uplink.stands(standing, now))
-        if now >= self.uplink.deadline():
-            seen += self._carry_out(self.uplink.observe(Tick(), now))
-        return seen
+        return seen + self._show(Tick()) if now >= self.uplink.deadline() else seen
 
     def _has_news(self) -> bool:
         """Something has been recorded; or the coordinator has said that this node waits for a place, of which nothing is."""
@@ -94,10 +88,10 @@ class Supervised(Part):
         return self.group.state.spare_because[:400] if self.group.phase is Phase.JOINING else ""
 
     def _ready(self) -> list[Observation]:
-        seen: list[Observation] = []
-        for one in self.inner.heard(self.inner.epoll.poll(0)):
-            seen += self._carry_out(self.uplink.observe(one, self.outer.now()))
-        return seen
+        return [seen for one in self.inner.heard(self.inner.epoll.poll(0)) for seen in self._show(one)]
+
+    def _show(self, seen: Observation) -> list[Observation]:
+        return self._carry_out(self.uplink.observe(seen, self.outer.now()))
 
     def close(self) -> None:
         """The agent ends. What the supervisor has to know of that goes out now, or never."""
@@ -185,7 +179,7 @@ class Supervised(Part):
             match action:
                 case Connect() | Transmit() | HangUp():
                     for one in self.network.perform(action):
-                        seen += self._carry_out(self.uplink.observe(one, self.outer.now()))
+                        seen += self._show(one)
                 case Say(text=text, level=level):
                     self.say(text, level)
                 case Obey(order=order):
@@ -193,20 +187,22 @@ class Supervised(Part):
         return seen
 
     def _obey(self, order: Order) -> list[Observation]:
-        def did(ok: bool, text: str) -> None:
-            self._carry_out(self.uplink.did(order.order, ok, text))
+        def answered(answer: dict[str, Any]) -> None:
+            text = str(answer.get("text") or f"{order.verb}: done") if answer["ok"] else answer["error"]
+            self._carry_out(self.uplink.did(order.order, answer["ok"], text))
 
         self.say(order.words, "warning")
-        if order.verb not in VERBS:
-            did(False, f"this agent knows no order {order.verb!r}")
-            return []
-        if order.verb == "restart" and order.round and order.round != self.group.round:
-            did(True, f"round {order.round} is over: {self.group.round} is the newest")
-            return []
         arguments = {"node": order.target, "reason": f"{order.reason} (the supervisor)"}
         if order.injection is not None:
             arguments |= to_plain(order.injection)
-        return self.desk.answer(OrderRequest(order.verb, arguments, did))
+        request = Request(order.verb, arguments, answered)
+        if order.verb not in VERBS:
+            request.refuse(f"this agent knows no order {order.verb!r}")
+            return []
+        if order.verb == "restart" and order.round and order.round != self.group.round:
+            request.reply({"text": f"round {order.round} is over: {self.group.round} is the newest"})
+            return []
+        return self.desk.answer(request)
 
 
 def ageless(standing: Standing) -> Standing:

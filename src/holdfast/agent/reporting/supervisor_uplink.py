@@ -203,10 +203,8 @@ class Uplink:
         return self._say(self.standing)
 
     def _repeat(self) -> list[Action]:
-        """What a supervisor may have missed that was not there, or was another one."""
-        if self.standing is None:
-            return []
-        return [action for one in self.troubles for action in self._say(one)]
+        """What a supervisor that was not there, or another one, may have missed."""
+        return [action for one in self.troubles for action in self._say(one)] if self.standing is not None else []
 
     def _say(self, message: FleetMessage) -> list[Action]:
         return [Transmit(link=self.link, message=message)] if self.is_up else []

@@ -20,7 +20,7 @@ class EndStacks(Part):
 
     def saw(self, seen: Observation) -> None:
         assigned = self.group.assigned
-        if isinstance(seen, ProcessGone) and seen.stack and assigned is not None:
-            local_rank = self.workers.local_ranks.get(seen.pid)
-            if local_rank is not None:  # else it is of an earlier round: the kernel has let go of it only now
-                self.keep(assigned.base_rank + local_rank, local_rank, seen.stack)
+        # A process that is not known is of an earlier round: the kernel has let go of it only now.
+        if isinstance(seen, ProcessGone) and seen.stack and assigned is not None and seen.pid in self.workers.local_ranks:
+            local_rank = self.workers.local_ranks[seen.pid]
+            self.keep(assigned.base_rank + local_rank, local_rank, seen.stack)

@@ -47,19 +47,13 @@ def read(path: str) -> ErrorRecord | None:
     if not path:
         return None
     try:
-        text, written_at = _text(path)
+        content, written_at = _content(path)
     except FileNotFoundError:
         return None
     except OSError as error:
         return ErrorRecord(trouble=f"error file {path} cannot be read: {error.strerror}")
     except ValueError as error:
         return ErrorRecord(trouble=f"error file {path} {error}")
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        return ErrorRecord(trouble=f"error file {path} is not JSON: {error}")
-    if not isinstance(content, dict):
-        return ErrorRecord(trouble=f"error file {path} holds no JSON object")
     record = _understood(content, written_at)
     if is_too_deep(content):
         deep = f"error file {path} is nested deeper than {DEEPEST_RECORD} levels: only what it says of the error is kept"
@@ -81,10 +75,17 @@ def hand_on(root: Failure, path: str | None = None) -> bool:
     record = dict(root.error_record)
     if isinstance(record.get("message"), dict) and root.exitcode:
         record["message"] = record["message"] | {"errorCode": root.exitcode}
-    return _put(path, record)
+    draft = f"{path}.{os.getpid()}"
+    try:
+        with open(draft, "w", encoding="utf-8") as file:
+            json.dump(record, file)
+        os.replace(draft, path)
+    except OSError:
+        return False
+    return True
 
 
-def _text(path: str) -> tuple[bytes, float]:
+def _content(path: str) -> tuple[dict[str, Any], float]:
     # Not blocking: a worker may have made its error file a pipe.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -96,9 +97,15 @@ def _text(path: str) -> tuple[bytes, float]:
         text = b""
         while piece := os.read(fd, MAX_BYTES):
             text += piece
-        return text, found.st_mtime
     finally:
         os.close(fd)
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError("holds no JSON object")
+    return content, found.st_mtime
 
 
 def _understood(content: dict[str, Any], written_at: float) -> ErrorRecord:
@@ -132,14 +139,3 @@ def _moment(stamp: object, written_at: float) -> float | None:
     if not told > 0 or not abs(told - written_at) < BELIEVABLE_S:
         return None
     return written_at if told.is_integer() and told <= written_at < told + 2 else told
-
-
-def _put(path: str, record: dict[str, Any]) -> bool:
-    aside = f"{path}.{os.getpid()}"
-    try:
-        with open(aside, "w", encoding="utf-8") as file:
-            json.dump(record, file)
-        os.replace(aside, path)
-    except OSError:
-        return False
-    return True

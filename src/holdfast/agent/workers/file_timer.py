@@ -63,6 +63,7 @@ class Timers:
         ]
 
     def forget_all(self) -> None:
+        """The workers that set them are gone."""
         self.armed.clear()
 
 
@@ -88,7 +89,6 @@ class Watchdog(Part):
         return list(self.timers.expired(self.host.unix()))
 
     def _readable(self, events: int) -> list[Observation]:
-        """Take in what has been written. Nothing to observe yet: time will tell."""
         try:
             data = self.rest + os.read(self.fd, CHUNK)
         except BlockingIOError:

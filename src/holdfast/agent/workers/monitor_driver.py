@@ -248,8 +248,7 @@ class Monitoring(Part):
         watched = self.ranks[local_rank]
         child = self.host.children.get(watched.pid)
         signs = child.page.signs() if child is not None and child.page is not None else None
-        log = watched.log
-        if log is None:
+        if (log := watched.log) is None:
             return RankSeen(local_rank=local_rank, signs=signs)
         self.reader.do(log.look)
         watched.read(self.host.now())

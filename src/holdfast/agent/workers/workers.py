@@ -312,15 +312,13 @@ class Workers(Part):
 
     def _evidence(self, local_rank: int) -> Evidence:
         assert self.attempt is not None
-        attempt, found = self.attempt, list[Evidence]()
+        attempt = self.attempt
         paths = attempt[local_rank].error_file, *attempt.files(local_rank)
         is_here = self.disk_is_local and not any(map(os.path.islink, paths))  # a script's links may lead to any disk
         if is_here:  # as most are: another thread takes a millisecond, of the five that a death is told in
             return _left_by(local_rank, attempt)
-        self.reader.do(lambda: found.append(_left_by(local_rank, attempt)), EVIDENCE_S)
-        if found:
-            return found[0]
-        return Evidence(message=f"what it has left in {attempt[local_rank].dir} is not known: that disk does not answer")
+        unknown = Evidence(message=f"what it has left in {attempt[local_rank].dir} is not known: that disk does not answer")
+        return self.reader.value(lambda: _left_by(local_rank, attempt), EVIDENCE_S) or unknown
 
     # --- logs -----------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,10 @@ import _thread
 import sys
 from _queue import Empty, SimpleQueue  # what `queue` has, without its imports
 from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+V = TypeVar("V")
 
 PATIENCE_S = 0.1
 """How long a task that does not come to its end is waited for, once. A busy disk takes some 10 ms; a lease lasts a second."""
@@ -58,6 +62,17 @@ class Aside:
 
         self.do(attempted)
         return failed[0] if failed else ""
+
+    def value(self, task: Callable[[], V], patience_s: float | None = None) -> V | None:
+        """What `task` returns. None: that, or it has raised OSError, or has not come to its end in time."""
+        found: list[V] = []
+
+        def attempted() -> None:
+            with suppress(OSError):
+                found.append(task())
+
+        self.do(attempted, patience_s)
+        return found[0] if found else None
 
     def close(self) -> bool:
         """End the thread once all is done; False: it is not, and the thread is left alone."""
