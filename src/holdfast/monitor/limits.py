@@ -1,11 +1,8 @@
 """How long may a rank be silent? What the user gives, else what the script sets, else what this job has been seen to need.
 
-A limit that somebody gave is kept to the letter. A learned one is a guess, and a false alarm costs more than a late one,
-so it has three parts (`Bound`): from when on a rank is suspected, for how long it must stand still then, and from when on it
-counts as hung however busy it is.
-
-What is learned is the *longest* that healthy ranks have taken lately (`core.page.silences`), in seconds by kind of silence.
-It belongs to the job: a node's ranks learn together, and the coordinator merges what the nodes tell and gives it to the next.
+A given limit is kept to the letter. A learned one is a guess, and a false alarm costs more than a late one, so it has three
+parts: see `Bound`. What is learned is the *longest* that healthy ranks have taken lately, in seconds by kind of silence
+(`core.page.silences`). It belongs to the job: the coordinator merges what the nodes tell and gives it to the next.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Does a rank's log grow by lines that mean progress? For programs that show nothing by themselves: JAX, a shell script.
 
-All that was in the file when a look began is read, each byte once, in pieces. Nothing is skipped, however much it is: a line
-that is skipped may be the only one that means progress, and without it a rank that gets on would hang. So a look may take
-its time, and hang with its file system: whoever asks for one leaves it to a thread (`agent.workers.monitor_driver`).
+Everything new is read, each byte once: a skipped line may be the only one that means progress, and the rank would count as
+hung. So a look may take its time, and hang with its file system: a thread does it (`agent.workers.monitor_driver`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Does what was found out about a failure change what comes next? Conservative: only what is sure does. Loaded at a failure.
+"""Does a diagnosis change what comes next? Only one that is sure does. Loaded at a failure.
 
 - What would fail the same way again is not tried again: a user's error that all ranks have raised, or that came again right
   after a restart, word for word. Decided as the next round is about to form: until then it costs no time.
-- A node whose hardware is broken is left out, if a spare can take its place; only asked where a failure's own words speak of
-  it.
+- A node with broken hardware is left out, if a spare can take its place; only asked where a failure's own words speak of it.
 
 `--on-finding` says otherwise: `user-code=restart`, `gpu=ignore`, `fabric=exclude`, or `none` for all.
 """

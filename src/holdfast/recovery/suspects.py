@@ -1,8 +1,7 @@
-"""Which node's workers fail first, again and again? A node that does so more often than chance would have it is better left
-out, if another can take its place (which `rendezvous.coordinator.machine` knows).
+"""Which node's workers fail first, again and again? It is better left out, if another can take its place.
 
-Only first failures of a round count, as the coordinator heard of them: what fails afterwards is mostly a consequence. A node
-that was lost is nobody's fault here.
+Only the first failure of a round counts, as the coordinator heard of it: later ones are mostly consequences. A lost node is
+nobody's fault here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Is this node fit? The agent runs checks beside its loop, and never waits for one.
 
 Carries out what `health.examiner` asks for: each check is a process (`health.runner.Child`) whose end the loop hears of. Its
-verdict goes to the group, which tells the coordinator, and to the client that asked on the control socket. Only jobs that check
-something load this module.
+verdict goes to the group, which tells the coordinator, and to the client that asked.
 """
 
 from __future__ import annotations

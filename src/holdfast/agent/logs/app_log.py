@@ -2,11 +2,10 @@
 
     <prefix>_cycle<N>.log:     "3: loss 2.31"
 
-The workers write to files of their own, as under --redirects, so none waits for this log, and nothing is lost with it: what has
-not been gathered yet is still in those files. A file server that hangs holds up the thread alone. Lines are appended
-whole, with O_APPEND, so the agents of all nodes may share one file; or are sent to the coordinator's node
-(`agent.logs.sender`). After the round the thread gathers the rest and ends; the next round does not wait for it, the job's end
-does, for a while.
+No worker waits for this log, and what it lacks is still in the ranks' files. A file server that hangs holds up the thread
+alone. Lines are appended whole, with O_APPEND, so the agents of all nodes may share one file; or they are sent to the
+coordinator's node (`agent.logs.sender`). The next round does not wait for the thread to gather the rest; the job's end does,
+for a while.
 """
 
 from __future__ import annotations

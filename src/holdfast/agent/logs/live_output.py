@@ -1,8 +1,7 @@
-"""How are the ranks' lines shown though the disk that they lie on may hang? Whatever touches their files is done aside.
+"""How are the ranks' lines shown though the disk that they lie on may hang? A thread does whatever touches their files.
 
-`agent.logs.tee` follows them. The agent's loop waits for each of its turns, which takes a millisecond, but not for long: from
-then on it asks for nothing more until that turn has come to its end. What is not shown meanwhile stays in the files, and is
-shown in its order as soon as they can be read, unless the job has ended by then.
+`agent.logs.tee` follows them. The agent's loop waits a moment for each turn of the thread. After one that does not end it asks
+for nothing more until it ends; what is not shown meanwhile stays in the files, and is shown in order when they can be read.
 """
 
 from __future__ import annotations

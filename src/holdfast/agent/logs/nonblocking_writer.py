@@ -1,9 +1,8 @@
 """How is text written to our own stdout or stderr without holding up the agent?
 
 A terminal that was stopped with Ctrl-S, or a pipe whose reader pauses, must not keep the agent from seeing a worker die. So
-`Console.write` writes what it can at once and keeps the rest, and its caller produces no more until the rest is written.
-Pieces end at a line's end and are at most `PIPE_BUF` long, which a pipe takes whole or not at all: lines are not torn, not even
-when several agents share one pipe.
+`Console.write` writes what goes at once and keeps the rest. Pieces end at a line's end and are at most `PIPE_BUF` long, which a
+pipe takes whole or not at all: lines are not torn, not even when several agents share one pipe.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
 """How do the lines of this node's ranks get to the coordinator's node, and what if they cannot?
 
 A thread for each cycle (`agent.logs.app_log`) reads the ranks' own files and gives the lines to a `LogSender`, which stands
-where a file would. What it has taken it sends in pieces (`agent.logs.receiver`), one after the other, and forgets each when the
-other side says that it is in the file there. As long as one is under way, no more is read. So what waits, waits on this node's
-disk, where it is anyway: there is no queue that could be full, and the memory that it takes does not grow.
+where a file would. It sends them in pieces (`agent.logs.receiver`), each once the one before it is in the file there, and reads
+no more meanwhile: what waits, waits on this node's disk, and not in memory.
 
-Where the coordinator's node is out of reach, that is said, and tried again every few seconds, and at once where the coordinator
-has moved. What has not been taken within `patience_s` of the ranks' end, or by the job's end, goes to a file of the same name
-on this node: nothing is lost.
+Where the coordinator's node is out of reach, it tries again every few seconds, and at once where the coordinator has moved.
+What has not been taken `patience_s` after the ranks' end, or at the job's end, goes to a file of the same name on this node.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """How do the workers' lines get from their files to our stdout and stderr, prefixed?
 
-The files are followed, so a worker never waits for our console, and what we have not shown yet waits on disk and not in our
-memory. Bytes pass through as they are. `pump` waits for no console and does a bounded amount of work; `look_at` and `fileno`
-say when to call it again. It waits for the files' disk: the agent's loop calls it in a thread (`agent.logs.live_output`).
+The files are followed, so no worker waits for our console, and what is not shown yet waits on disk and not in memory. `pump`
+waits for no console and does a bounded amount of work; `look_at` and `fileno` say when to call it again. It waits for the
+files' disk: the agent's loop calls it in a thread (`agent.logs.live_output`).
 
-A line is shown when it is complete, so ranks' lines are never joined. What stays without a line end for `PARTIAL_S` (a prompt,
-a program that prints dots) is shown as a line of its own, and what follows as another. A progress bar, redrawn with carriage
-returns, is shown as it stands every `PROGRESS_S`, and once more when it ends; its other states are only in the file. What is
-shown in a file instead (`agent.logs.app_log`) waits for the line's end.
+A line is shown when it is complete, so ranks' lines are never joined. What stays without a line end for `PARTIAL_S` (a prompt)
+is shown as a line of its own, and what follows as another. A progress bar, redrawn with carriage returns, is shown as it stands
+every `PROGRESS_S`, and once more when it ends. In a file (`agent.logs.app_log`) lines wait for their end.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What does an attribution service say of the logs of this job's cycles? The launcher's side; the service is ours or NVRx's.
 
-The coordinator's agent tells it of a cycle's log when the cycle begins (progressive) and ends (terminal), and asks for its
-verdict every two seconds. All of that is a thread's: no restart waits for it. A verdict is said; STOP with
---ft-attribution-stop-action no-restart has no more restarts come.
+A thread of the coordinator's agent tells the service of a cycle's log at its beginning (progressive) and its end (terminal),
+and asks for the verdict every two seconds. STOP with --ft-attribution-stop-action no-restart ends all restarts.
 """
 
 from __future__ import annotations

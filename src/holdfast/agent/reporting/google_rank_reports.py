@@ -1,10 +1,9 @@
 """How does Google's host daemon, or ours, hear of this agent's ranks? From the events that the agent records anyway.
 
     started → RUNNING, and a beat each second while the agent's loop turns      all ended with 0 → COMPLETE
-    failed → FAILED: the one that did, not those that were stopped for it       stopped → no word, and goodbye at the end
+    failed → FAILED: the one that did, not those that were stopped for it       stopped → nothing, and goodbye at the end
 
-Setting GCP_HOST_DAEMON_PORT is all that a user does; other `GCP_*` variables, which Google's launcher would make of its flags,
-describe the workload. Nothing here waits for the daemon (`runtime.daemon_client`).
+The user sets GCP_HOST_DAEMON_PORT; other `GCP_*` variables describe the workload. Nothing here waits for the daemon.
 """
 
 from __future__ import annotations

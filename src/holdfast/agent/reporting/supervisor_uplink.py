@@ -1,9 +1,8 @@
-"""How does a node tell the supervisor how it is, and hear its orders, without ever waiting for it? One link's machine.
+"""How does a node report to the supervisor, and take its orders, without ever waiting for it? One link's machine.
 
-It connects, and again when the link breaks, later each time. Of `Standing`s the newest counts, and the next is said when the
-one before was heard: a supervisor that hangs is owed one, however long it hangs. `Trouble`s are said until they are heard, and
-the oldest are forgotten where too many wait. An order is carried out once: its id is remembered with what became of it, and one
-of an older supervisor than the newest that has been heard is refused.
+It connects, and again when the link breaks, later each time. The newest `Standing` counts, and the next is sent when the one
+before was heard: a supervisor that hangs is owed one. `Trouble`s are sent until they are heard, the oldest forgotten where too
+many wait. An order is carried out once: its id is kept with its result. An order of an older supervisor is refused.
 """
 
 from __future__ import annotations

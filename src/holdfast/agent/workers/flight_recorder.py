@@ -1,10 +1,8 @@
-"""Does torch keep a flight recorder in the ranks, and how is it asked to write down what it has?
+"""How is torch's flight recorder asked for what it has, while the job hangs?
 
-torch records the last collectives of each rank (what was called, with which sizes, and how far it got). With a pipe it can be
-asked for them while the job hangs: rank 3's is `<stem>3.pipe`, torch holds it open for reading in the first process group of
-NCCL, looks at it every TORCH_NCCL_COORD_CHECK_MILSEC (1000), and whatever is written there makes it write its record to
-`<other stem>3`. Names and times are those of torch 2.13 (`ProcessGroupNCCL.hpp`, `FlightRecorder.hpp`). `torchfrtrace` reads
-these files.
+torch records the last collectives of each rank. It reads a pipe in the first process group of NCCL (rank 3's is `<stem>3.pipe`)
+every TORCH_NCCL_COORD_CHECK_MILSEC (1000); whatever is written there makes it write its record to `<other stem>3`, which
+`torchfrtrace` reads. Names and times are those of torch 2.13 (`ProcessGroupNCCL.hpp`, `FlightRecorder.hpp`).
 """
 
 from __future__ import annotations

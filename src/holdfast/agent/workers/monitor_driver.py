@@ -1,10 +1,8 @@
 """How does the monitor see this host's ranks? In the agent's loop: it has no process and no socket of its own.
 
-Carries out what `monitor.machine` asks for: reads pages and logs, asks the kernel and the GPUs, and passes on what it says.
-A thread reads the logs, and the loop waits for it only a moment: their file system may hang. What is read too late for one look
-is seen at the next.
-
-When the monitor itself fails, that is recorded and another one made. The ranks notice nothing: they only write to their pages.
+Carries out what `monitor.machine` asks for: reads pages and logs, asks the kernel and the GPUs, and passes on what it says. A
+thread reads the logs, whose file system may hang: what comes too late for one look is seen at the next. When the monitor itself
+fails, that is recorded and another one made; the ranks notice nothing, since they only write to their pages.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Where is one rank of this node? It is asked, and so are the processes that it has forked; or others are asked about it.
+"""Where is one rank of this node, and where are the processes that it has forked?
 
-A signal to faulthandler, which needs no GIL, has it write its Python stacks; then whatever it has forked writes theirs, one
-after the other (the workers of a data loader): they all write to the same place. A rank that was stopped is let go on, so that
-it can answer. py-spy looks from outside, in a child with a deadline.
+A signal to faulthandler, which needs no GIL, makes each of them write its Python stacks, one after the other, since they write
+to the same place. A rank that was stopped is continued, so that it can answer. py-spy looks from outside, with a deadline.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Where are the ranks of this node, now that one of the job's hangs? Carries out `LookAtWorkers` and `KeepStacks`.
 
-Every rank is asked (`agent.workers.rank_stacks`): for its Python stacks, for those of the processes that it has forked, and
-for its collectives. torch's flight recorder is asked for its record where there is one. Nothing is waited for: `due` is called
-again and again, and says `Looked` once all have answered or their time is over. Ranks that have not answered by then are shown
-by py-spy where it is installed; else there is what the kernel knows. Decides nothing.
+Every rank is asked for its stacks and its collectives (`agent.workers.rank_stacks`), and torch's flight recorder for its
+record. Nothing is waited for: `due` is called again and again, and says `Looked` once all have answered or their time is over.
+py-spy shows silent ranks where it is installed; else there is what the kernel knows.
 """
 
 from __future__ import annotations

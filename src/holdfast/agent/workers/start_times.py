@@ -1,8 +1,7 @@
 """How long did the ranks of a round take to begin, and how far had they come in the end?
 
-Ranks write the moments into their pages (`core.page.layout`), so the agent may look late: after one second, two, four, until
-each has made its first step. When a rank ends before all have begun, what is known then is recorded. Where our bootstrap could
-not do all of its work in a rank, the user is told.
+Ranks write the moments into their pages, so the agent may look late: after one second, two, four, until each has made its first
+step, or one ends. The user is told where our bootstrap could not do all of its work in a rank.
 """
 
 from __future__ import annotations

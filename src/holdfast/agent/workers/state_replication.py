@@ -1,14 +1,14 @@
 """How do saved states get into another node's memory, and back to the node that takes this one's place?
 
-By threads of the agent, so that it goes on when a rank dies: for each local rank one that sends what is new to the partner that
-the coordinator has named, and for each link from elsewhere one that takes, or gives. A link is as any other of the job's: the
-token's proof, a seal on each frame, TLS where configured. Each question is answered before the next:
+By threads of the agent, so that it goes on when a rank dies: one for each local rank, which sends what is new to the partner
+that the coordinator has named, and one for each link from elsewhere, which takes or gives. Each question is answered before the
+next:
 
     {"put": LOCAL_RANK, "of": N, "generation": {…}, "agreed": …}   {} · {"has": true} · {"no": why}   chunks   {"whole": …}   {}
     {"get": LOCAL_RANK, "generation": [ROUND, STEP, RANK]}         {"generation": {…}} · {"no": why}  chunks   {"whole": …}
 
-A rank waits with its next save until its partner has the last one, or cannot be given it (`AT_PARTNER`). So nodes are never
-further apart than the generations that are kept, and nothing is sent that is being overwritten. Nothing here waits for ever.
+A rank waits with its next save until its partner has the last one, or cannot be given it (`AT_PARTNER`): so nodes are never
+further apart than the generations that are kept, and nothing is sent that is being overwritten.
 """
 
 from __future__ import annotations

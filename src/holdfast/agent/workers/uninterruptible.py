@@ -1,8 +1,7 @@
 """Which worker is stuck in the kernel? A process in uninterruptible sleep (state D) takes no signal, SIGKILL included.
 
-A moment of it is normal: every page that comes from a disk costs one. Only a worker that is found asleep at every look for a
-whole `limit_s` is stuck, in a driver or on a dead mount. Looked for where the user asked for it
-(TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT): a few reads of /proc per second. No clock and no /proc in here.
+Every page that comes from a disk costs a moment of it. Only a worker that is asleep at every look for a whole `limit_s` is
+stuck, in a driver or on a dead mount. The user asks for it by TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT.
 """
 
 from __future__ import annotations
