@@ -9,10 +9,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 CHUNK = 256 * 1024
 """Bytes that are read of a file at a time: some milliseconds' work, between which other threads run."""
@@ -36,15 +34,13 @@ class LogProgress:
         """The last that was named."""
 
     def look(self) -> None:
+        """Read what is new."""
         for file in self.files:
             for line in file.lines():
                 if found := self.pattern.search(line[:LONGEST_LINE]):
                     self.lines += 1
-                    self._note_step(found)
-
-    def _note_step(self, found: re.Match[bytes]) -> None:
-        if STEP in self.pattern.groupindex and (named := found[STEP]) and named.strip().isdigit():
-            self.step = int(named)
+                    step = found.groupdict().get(STEP) or b""
+                    self.step = int(step) if step.strip().isdigit() else self.step
 
     def close(self) -> None:
         for file in self.files:
@@ -53,17 +49,12 @@ class LogProgress:
 
 class _File:
     def __init__(self, path: str) -> None:
-        self.path = path
-        self.fd = -1
-        self.offset = 0
-        self.rest = b""
+        self.path, self.fd, self.offset, self.rest = path, -1, 0, b""
 
     def lines(self) -> Iterator[bytes]:
         """The lines that have come to their end since the last call; what a progress bar redraws (after \\r) is a line each."""
-        try:
+        with suppress(OSError):  # it comes later, or the disk is gone: other signs will do
             yield from self._lines()
-        except OSError:  # it comes later, or the disk is gone: other signs will do
-            return
 
     def _lines(self) -> Iterator[bytes]:
         if self.fd < 0:

@@ -9,15 +9,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+
+from holdfast.core.config.grammar import did_you_mean
 from holdfast.core.errors import UsageError
-from holdfast.core.job.finding import ACTIONS, CLASSES, Action, Class
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from holdfast.core.job.failure import Failure
-    from holdfast.core.job.finding import Finding
+from holdfast.core.job.failure import Failure
+from holdfast.core.job.finding import ACTIONS, CLASSES, Action, Class, Finding
 
 SURE = 0.93
 """From this confidence on a finding counts: a missing module, a syntax error, an ECC error; not any ValueError."""
@@ -28,8 +25,6 @@ OF_HARDWARE = ("ECC", "nvlink", "NVLink", "GPU is lost", "fallen off the bus", "
 
 def overrides(text: str, name: str = "--on-finding") -> dict[Class, Action]:
     """What `--on-finding` says: an action for each class that it names. UsageError."""
-    from holdfast.core.config.grammar import did_you_mean
-
     if text == "none":
         return dict.fromkeys(CLASSES, Action.IGNORE)
     found = {}
@@ -52,6 +47,10 @@ class Findings:
         """Class → action, where the user wants another than is advised."""
         self.before: tuple[str, str] = "", ""
         """Rule and message of the last round's finding."""
+
+    def forget(self) -> None:
+        """A round has ended otherwise: the next finding does not repeat the last."""
+        self.before = "", ""
 
     def action(self, finding: Finding) -> Action:
         return self.said.get(finding.kind, finding.action)

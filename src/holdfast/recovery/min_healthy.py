@@ -6,11 +6,7 @@ is no longer healthy, whatever becomes of its others, which are left alone.
 
 from __future__ import annotations
 
-from holdfast.core.job.policy import Decision, Verdict
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.core.job.policy import Health
+from holdfast.core.job.policy import Decision, Health, Verdict
 
 
 def verdict(health: Health, what: str) -> Decision:

@@ -5,8 +5,10 @@ By `any-failed` every failure is one of all; by `min-healthy` only one that leav
 
 from __future__ import annotations
 
-from holdfast.core.job.failure import Cause, describe
-from holdfast.core.job.policy import Decision, Verdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from holdfast.core.job.failure import Cause, Failure, describe
+from holdfast.core.job.policy import Decision, Health, Verdict
 from holdfast.core.machine import NEVER
 from holdfast.recovery.budget import Budget
 from holdfast.recovery.min_healthy import verdict
@@ -15,10 +17,6 @@ from holdfast.recovery.suspects import Suspects
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from holdfast.core.job.failure import Failure
-    from holdfast.core.job.policy import Health
     from holdfast.core.wire.messages import Past
     from holdfast.recovery.findings import Findings
 
@@ -29,7 +27,6 @@ after 600 s of life, systemd counts starts within 10 s; imports alone take a tra
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 60.0
 """The first crash restarts without delay (it may be a fluke), the second in a row after 0.5 s, then twice as long each
 time. Kubernetes: 10 s doubling to 300 s."""
-
 
 NO_RESTART = 93
 """Exit code of a job that we ended ourselves although it had restarts left: ft_launcher's, and a hint not to queue it again."""
@@ -60,7 +57,7 @@ class RestartOnFailure:
         self.progress = progress or Progress()
         self.no_restart_exit_code = no_restart_exit_code
         self._findings = findings
-        """Makes what judges by a failure's own words, when one has come. None: nothing does."""
+        """Makes what judges by a failure's own words. None: nothing does."""
         self._found: Findings | None = None
         self.verdict = ""
         """Why somebody who was asked wants no more restarts. Empty: nobody does."""
@@ -94,17 +91,18 @@ class RestartOnFailure:
             return Decision(then=Verdict.STOP, reason=f"{what}; what it holds, a new process on its node would need")
         spared = failure.undecided or self.budget.left(now) <= 0
         blame = "" if spared else self.suspects.blame(failure.node, now)
-        if not blame and _speaks(failure) and self.findings is not None:
-            blame = self.findings.unfit(failure)
+        if not blame and (findings := self._judge_of(failure)) is not None:
+            blame = findings.unfit(failure)
         return self._again(what, uptime_s, now, exclude=blame)
 
     def consider_request(self, what: str, *, uptime_s: float, now: float) -> Decision:
         """Decide about a worker's wish that all ranks restart. It spends one as a failure does: what else would bound it?"""
         return self._again(what, uptime_s, now)
 
-    @property
-    def findings(self) -> Findings | None:
-        """What judges by a failure's own words. None: nothing does."""
+    def _judge_of(self, failure: Failure) -> Findings | None:
+        """What judges by a failure's own words, which is made at the first that has any. None: nothing does, or it has none."""
+        if failure.cause not in (Cause.EXCEPTION, Cause.EXIT) or not (failure.message or failure.log_tail):
+            return None
         if self._found is None and self._findings is not None:
             self._found = self._findings()
         return self._found
@@ -113,10 +111,10 @@ class RestartOnFailure:
         """Whether the round about to form is a restart in vain. The restart that does not come is not counted."""
         why = self.progress.note(reached, restarting=restarting) or (self.verdict if restarting else "")
         if not why and restarting:
-            if failures and _speaks(failures[0]) and self.findings is not None:
-                why = self.findings.in_vain(failures)
+            if failures and (findings := self._judge_of(failures[0])) is not None:
+                why = findings.in_vain(failures)
             elif self._found is not None:
-                self._found.before = "", ""
+                self._found.forget()
         if not why:
             return None
         self.budget.take_back()
@@ -148,8 +146,3 @@ class RestartOnFailure:
             return "no restarts allowed (--max-restarts 0)"
         within = "" if self.budget.period_s == NEVER else f" within {self.budget.period_s:g} s"
         return f"no restart is left ({self.budget.restarts} of {self.budget.restarts} used{within})"
-
-
-def _speaks(failure: Failure) -> bool:
-    """Whether it has left words that could be judged: what judges them is not loaded for others."""
-    return failure.cause in (Cause.EXCEPTION, Cause.EXIT) and bool(failure.message or failure.log_tail)

@@ -1,4 +1,4 @@
-"""How is an agent asked something? The other end of `control.ControlSocket`: one JSON line there, one back.
+"""How is an agent asked something? By the other end of `control_socket`: one JSON line there, one back.
 
 Also how both ends name a socket whose path is longer than an address may be.
 """
@@ -10,7 +10,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.core.errors import ProtocolError
@@ -28,20 +28,28 @@ ADDRESS_LIMIT = 107
 """Bytes of a Unix socket's address (sun_path, less its final zero)."""
 
 
-def ask(job_dir: str, node: str, request: Mapping[str, Any], timeout_s: float = 5.0) -> dict[str, Any]:
+def ask(
+    job_dir: str, node: str, request: Mapping[str, Any], timeout_s: float = 5.0, clock: Callable[[], float] = time.monotonic
+) -> dict[str, Any]:
     """The answer of `node`'s agent, whose job lies in `job_dir`.
 
     OSError: nobody listens there (the agent is gone, or on another host), or no answer came within `timeout_s`
     (TimeoutError). ProtocolError: the answer is not one.
     """
     path = os.path.join(job_dir, f"agent-{node}.sock")
-    _await(path, job_dir, node, min(OPENS_S, timeout_s))
-    return ask_at(path, f"the agent of node {node}", request, timeout_s)
+    until = clock() + min(OPENS_S, timeout_s)
+    if not os.path.exists(path):
+        with Watch(job_dir) as watch:
+            while not os.path.exists(path) and clock() < until and node in running_nodes(job_dir):
+                watch.wait(0.1)  # nothing is written there when the agent dies
+    return ask_at(path, f"the agent of node {node}", request, timeout_s, clock)
 
 
-def ask_at(path: str, whom: str, request: Mapping[str, Any], timeout_s: float = 5.0) -> dict[str, Any]:
+def ask_at(
+    path: str, whom: str, request: Mapping[str, Any], timeout_s: float = 5.0, clock: Callable[[], float] = time.monotonic
+) -> dict[str, Any]:
     """The answer of the program that listens at the socket `path`; the same errors. `whom`: its name, for messages."""
-    text = _exchange(path, json.dumps(dict(request)).encode() + b"\n", timeout_s)
+    text = _exchange(path, json.dumps(dict(request)).encode() + b"\n", timeout_s, clock)
     try:
         answer = json.loads(text)
     except ValueError:
@@ -51,27 +59,17 @@ def ask_at(path: str, whom: str, request: Mapping[str, Any], timeout_s: float = 
     return answer
 
 
-def _await(path: str, job_dir: str, node: str, limit_s: float) -> None:
-    if os.path.exists(path):
-        return
-    until = time.monotonic() + limit_s
-    with Watch(job_dir) as watch:
-        while not os.path.exists(path) and time.monotonic() < until and node in running_nodes(job_dir):
-            watch.wait(0.1)  # nothing is written there when the agent dies
-
-
-def _exchange(path: str, line: bytes, timeout_s: float) -> bytes:
-    until = time.monotonic() + timeout_s
+def _exchange(path: str, line: bytes, timeout_s: float, clock: Callable[[], float]) -> bytes:
+    until = clock() + timeout_s
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, Reachable(path) as address:
         connect(connection, address, timeout_s)
         connection.settimeout(timeout_s)
         connection.sendall(line)
         answer = bytearray()
         while not answer.endswith(b"\n") and len(answer) <= MAX_REPLY:
-            left = until - time.monotonic()
-            if left <= 0:
+            if (left_s := until - clock()) <= 0:
                 raise TimeoutError(f"no answer within {timeout_s:g} s")
-            connection.settimeout(left)
+            connection.settimeout(left_s)
             piece = connection.recv(1 << 16)
             if not piece:
                 break

@@ -18,17 +18,13 @@ from holdfast.core.errors import StartError, UsageError
 from holdfast.core.machine import NEVER, Action, Observation, Tick
 from holdfast.core.wire import messages as wire
 from holdfast.core.wire.messages import Assigned
-from holdfast.health.check import ROOT, wanted
+from holdfast.health.check import ROOT, Wanted, wanted
 from holdfast.health.checks.pairs import VERDICT
 from holdfast.health.examiner import Answered, Asked, Examined, Examiner, StartCheck, Watch, plain
 from holdfast.health.runner import Child, unstartable
+from holdfast.health.verdict import Verdict
 from holdfast.rendezvous.clocks import ClockLead
 from holdfast.runtime.host import Host
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.health.check import Wanted
-    from holdfast.health.verdict import Verdict
 
 JOINING = "join"
 """Purpose of the question before a round; others are numbers of requests."""

@@ -30,13 +30,12 @@ from holdfast.core.errors import UsageError
 from holdfast.core.job.cycles import cycle_of, log_path
 from holdfast.core.machine import Observation
 from holdfast.rendezvous.coordinator.machine import Rendezvous
-from holdfast.runtime.net.blocking_link import Turn
+from holdfast.runtime.net.blocking_link import BlockingLink, Turn
 from holdfast.runtime.net.blocking_server import BlockingServer
+from holdfast.runtime.net.frames import Identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.runtime.net.blocking_link import BlockingLink
-    from holdfast.runtime.net.frames import Identity
     from holdfast.runtime.net.tls import Shelter
 
 PIECE_BYTES = 1 << 20

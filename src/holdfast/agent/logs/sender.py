@@ -22,10 +22,10 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.machine import NEVER
 from holdfast.runtime.net.addresses import host_and_port
 from holdfast.runtime.net.blocking_link import BlockingLink
+from holdfast.runtime.net.frames import Identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.runtime.net.frames import Identity
     from holdfast.runtime.net.tls import Shelter
 
 PIECE_BYTES, BATCH_S = 1 << 18, 0.5
@@ -65,7 +65,6 @@ class Upstream:
         return self.at in ("", self.own)
 
     def moves_to(self, at: str) -> None:
-        """The coordinator's node takes them there from now on. Empty: it takes none."""
         self.at = at
 
     def end(self) -> None:

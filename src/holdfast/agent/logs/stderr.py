@@ -13,10 +13,6 @@ from collections.abc import Callable
 from holdfast.agent.logs.nonblocking_writer import Console
 from holdfast.core.machine import NEVER, Observation
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.agent.logs.nonblocking_writer import Console
-
 RETRY_S = 0.1
 """Seconds until a stderr that takes nothing is tried again."""
 

@@ -22,7 +22,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.core.job.finding import Finding
 
-
 CAUSE_S = 0.5
 """How long the report waits to be told what the failures mean: reading the rules takes 0.05 s, unless their disk hangs."""
 

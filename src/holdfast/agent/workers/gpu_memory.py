@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 from holdfast.agent.group.messages import GpuMemory, GpuUser, MemorySeen
 from holdfast.core.errors import StartError
@@ -16,9 +17,8 @@ from holdfast.runtime.hardware.nvidia import MOST
 from holdfast.runtime.host import Host
 from holdfast.runtime.process import process
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    Then = Callable[[list[list[str]]], list[Observation]]
+Then: TypeAlias = Callable[[list[list[str]]], list[Observation]]
+"""Takes the table that `nvidia-smi` has printed."""
 
 MEMORY = "--query-gpu=index,uuid,memory.used"
 USERS = "--query-compute-apps=gpu_uuid,pid,used_memory,process_name"
@@ -28,8 +28,7 @@ class GpuLook:
     """One look after the other."""
 
     def __init__(self, host: Host, environ: Mapping[str, str], nproc: int, root: str = "/") -> None:
-        self.host = host
-        self.environ = environ
+        self.host, self.environ = host, environ
         self.wanted = accelerators.visible(accelerators.nvidia(root), environ.get("CUDA_VISIBLE_DEVICES"))[:nproc]
         """Indices or UUIDs of the GPUs that workers here use."""
         self.above_mb = 0.0
