@@ -26,8 +26,7 @@ QUIET, QUIET_S = 0.25, 2.0
 STEP, WARMUP = "step", "warmup"
 """Sections with a meaning of their own, as in ft_launcher: a rank's first `step`s are judged by the limit of `warmup`."""
 
-START_STILL_S = 1.0
-"""A rank that may take its time to start, and has used up its limit, must stand still for so long."""
+START_STILL_S = 1.0  # A rank that may take its time to start, and has used up its limit, must stand still for so long.
 
 
 class Bound(Value):
@@ -37,10 +36,8 @@ class Bound(Value):
     """From here on the rank is suspected …"""
     still_s: float = 0.0
     """… and hung if the node has stood still for so long; 0: whatever it does."""
-    busy_s: float = NEVER
-    """From here on it is hung, whatever it does."""
-    is_sure: bool = False
-    """Somebody gave it."""
+    busy_s: float = NEVER  # From here on it is hung, whatever it does.
+    is_sure: bool = False  # Somebody gave it.
 
 
 NO_BOUND = Bound(limit_s=NEVER, busy_s=NEVER, is_sure=True)

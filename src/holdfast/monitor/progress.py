@@ -12,14 +12,11 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-CHUNK = 256 * 1024
-"""Bytes that are read of a file at a time: some milliseconds' work, between which other threads run."""
+CHUNK = 256 * 1024  # Bytes that are read of a file at a time: some milliseconds' work, between which other threads run.
 
-LONGEST_LINE = 2000
-"""Bytes of a line that are looked at, from its beginning: what a user's expression costs must be bounded."""
+LONGEST_LINE = 2000  # Bytes of a line that are looked at, from its beginning: what a user's expression costs must be bounded.
 
-STEP = "step"
-"""The expression's group that names the step, if it has one."""
+STEP = "step"  # The expression's group that names the step, if it has one.
 
 
 class LogProgress:
@@ -28,10 +25,8 @@ class LogProgress:
     def __init__(self, paths: Iterable[str], pattern: str) -> None:
         self.pattern = re.compile(pattern.encode())
         self.files = [_File(path) for path in dict.fromkeys(paths)]
-        self.lines = 0
-        """That matched, so far."""
-        self.step: int | None = None
-        """The last that was named."""
+        self.lines = 0  # That matched, so far.
+        self.step: int | None = None  # The last that was named.
 
     def look(self) -> None:
         """Read what is new."""

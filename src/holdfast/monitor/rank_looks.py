@@ -14,8 +14,7 @@ from holdfast.monitor.silence import Silence, silences
 from holdfast.monitor.state import GLANCE_S, SHORTEST_S, Phase, Rank, State, Step, with_rank
 from holdfast.monitor.suspicion import hangs, with_next_measure
 
-EPSILON_S = 1e-6
-"""Sums of floating-point times come out an ulp early."""
+EPSILON_S = 1e-6  # Sums of floating-point times come out an ulp early.
 
 
 def started(state: State, seen: RankStarted, now: float) -> Step:

@@ -8,15 +8,13 @@ from holdfast.core.value import replace
 from holdfast.monitor.messages import Inform
 from holdfast.monitor.state import State, Step
 
-NEWS = 1.2
-"""A learned limit that has changed by this factor is recorded again."""
+NEWS = 1.2  # A learned limit that has changed by this factor is recorded again.
 
 NOTICE_S = 600.0
 """A job of which no rank has given a sign of life for so long is told that it is not watched. The first step of a large model
 takes minutes; a user who looks in after ten of them should know."""
 
-NOTICE_PART = 6
-"""And no later than that part of --still-limit."""
+NOTICE_PART = 6  # And no later than that part of --still-limit.
 
 
 def report(state: State, busy_s: float = 0.0) -> Inform:

@@ -18,8 +18,7 @@ from holdfast.core.value import Value
 from holdfast.monitor.glimpse import Glimpse
 from holdfast.monitor.limits import Bound, Limits
 
-END = "end"
-"""A kind of silence of which nothing is learned: the interpreter ends."""
+END = "end"  # A kind of silence of which nothing is learned: the interpreter ends.
 
 
 class Silence(Value):

@@ -28,22 +28,17 @@ GLANCE_S, SHORTEST_S = 2.0, 0.05
 between heartbeats are known that well. Of a limit that is shorter than four of them it is a quarter, so that most of a pause of
 our own within that limit is seen; but no page is read more often than each SHORTEST_S."""
 
-DEBUGGER = "debugger"
-"""The section in which a rank is while pdb or another prompt waits for somebody's words (`client.hooks`)."""
+DEBUGGER = "debugger"  # The section in which a rank is while pdb or another prompt waits for somebody's words (`client.hooks`).
 
 
 class Phase(StrEnum):
     """Where the monitor is."""
 
     NO_RANKS = "no ranks"
-    WATCHING = "watching"
-    """By the clock alone: nobody is suspected."""
-    SUSPECTING = "suspecting"
-    """A rank has exceeded a learned limit: all ranks are measured."""
-    ASKING = "asking GPUs"
-    """All ranks stand still."""
-    STILL = "still"
-    """And no GPU works, as far as anybody can tell."""
+    WATCHING = "watching"  # By the clock alone: nobody is suspected.
+    SUSPECTING = "suspecting"  # A rank has exceeded a learned limit: all ranks are measured.
+    ASKING = "asking GPUs"  # All ranks stand still.
+    STILL = "still"  # And no GPU works, as far as anybody can tell.
 
 
 class Rank(Value):
@@ -52,15 +47,11 @@ class Rank(Value):
     local_rank: int
     rank: int
     started_at: float
-    glimpse: Glimpse
-    """The last look."""
-    look_at: float = NEVER
-    """When one of its limits could run out; NEVER: it is being looked at, or has none."""
-    suspected: Silence | None = None
-    """The silence for which it is suspected. None: it is not."""
+    glimpse: Glimpse  # The last look.
+    look_at: float = NEVER  # When one of its limits could run out; NEVER: it is being looked at, or has none.
+    suspected: Silence | None = None  # The silence for which it is suspected. None: it is not.
     stillness: Stillness = Stillness()
-    overdue: str = ""
-    """What it was found to hang for. Empty: it was not, so far."""
+    overdue: str = ""  # What it was found to hang for. Empty: it was not, so far.
 
     def stood_still(self, since: float, now: float) -> bool:
         """It has stood still since then for as long as a suspect must."""
@@ -78,30 +69,25 @@ class State(Value):
 
     ft: FaultTolerance
     node: str = ""
-    start_up_s: float = 0.0
-    """See `Limits`."""
+    start_up_s: float = 0.0  # See `Limits`.
     inform_s: float = INFORM_S
     learned: Learned = Learned()
     recorded: dict[str, float] = {}  # noqa: RUF012
     """The learned limits that were recorded last, by kind of silence."""
-    noticed: bool = False
-    """The user was told that no rank gives a sign of life."""
+    noticed: bool = False  # The user was told that no rank gives a sign of life.
 
     phase: Phase = Phase.NO_RANKS
     ranks: dict[int, Rank] = {}  # noqa: RUF012
     """By local rank."""
     stragglers: Stragglers = Stragglers()
-    pauses: tuple[tuple[float, float], ...] = ()
-    """When we were not there: beginning and end."""
+    pauses: tuple[tuple[float, float], ...] = ()  # When we were not there: beginning and end.
     glance_s: float = GLANCE_S
     glance_at: float = NEVER
     measure_at: float = NEVER
-    waits_until: float = -NEVER
-    """Until then a node that stands still waits for another one's ranks, which work."""
+    waits_until: float = -NEVER  # Until then a node that stands still waits for another one's ranks, which work.
     inform_at: float = NEVER
     notice_at: float = NEVER
-    busy_at: float = -NEVER
-    """When the coordinator is told again that a rank here works in silence."""
+    busy_at: float = -NEVER  # When the coordinator is told again that a rank here works in silence.
 
     @property
     def limits(self) -> Limits:
@@ -124,8 +110,7 @@ class State(Value):
         return now - since - sum(end - max(begin, since) for begin, end in self.pauses if end > since)
 
 
-Step: TypeAlias = tuple[State, list[Action]]
-"""What follows from one observation."""
+Step: TypeAlias = tuple[State, list[Action]]  # What follows from one observation.
 
 
 def with_rank(state: State, rank: Rank) -> State:

@@ -13,11 +13,9 @@ from holdfast.monitor.messages import RankMeasured
 BUSY = 0.01
 """Of a core, between two looks: a rank that spends more does something. Threads that only wait need a tenth of that."""
 
-GRAIN_S = 0.02
-"""Processor time is counted in ticks of 10 ms."""
+GRAIN_S = 0.02  # Processor time is counted in ticks of 10 ms.
 
-BUSY_BYTES = 64 * 1024
-"""Read or written between two looks."""
+BUSY_BYTES = 64 * 1024  # Read or written between two looks.
 
 RUNS, STOPPED, DEAF, TRACED = "R", "T", "D", "t"
 """States: running, or waiting for a processor, which is no stillness either; those in which a rank does nothing for others:
@@ -29,14 +27,10 @@ class Stillness(Value):
 
     last: RankMeasured | None = None
     looked_at: float = -NEVER
-    since: float = NEVER
-    """It has done nothing since then; NEVER: it has not been looked at twice."""
-    base: RankMeasured | None = None
-    """What was seen then."""
-    at_work: int = 0
-    """At how many looks in a row it had done something."""
-    stuck_since: float = NEVER
-    """It was stopped, or asleep in the kernel, at every look since then."""
+    since: float = NEVER  # It has done nothing since then; NEVER: it has not been looked at twice.
+    base: RankMeasured | None = None  # What was seen then.
+    at_work: int = 0  # At how many looks in a row it had done something.
+    stuck_since: float = NEVER  # It was stopped, or asleep in the kernel, at every look since then.
 
     def looked(self, seen: RankMeasured, now: float) -> Stillness:
         is_active = self.last is not None and self._is_active(self.last, seen, now)

@@ -20,8 +20,7 @@ PERIOD_S, PERIODS = 60.0, 3
 SAMPLES, KEPT = 3, 64
 """A median needs so many durations; of more than that the newest are kept. With longer steps a period goes on until they are
 there."""
-PAST, PAST_LEAST = 32, 5
-"""Periods of its own past that a rank is compared with, and how many there must be."""
+PAST, PAST_LEAST = 32, 5  # Periods of its own past that a rank is compared with, and how many there must be.
 SLOWER_THAN_EVER = 1.5
 """A rank is slower than its own past if it takes so many times the median of that; half of the ranks or more: the job is."""
 
@@ -33,22 +32,18 @@ class Straggler(Value):
 
     local_rank: int
     rank: int
-    series: str
-    """`step`, or the name of a section."""
+    series: str  # `step`, or the name of a section.
     took_s: float
     typical_s: float
-    against: str
-    """OTHERS or OWN_PAST."""
+    against: str  # OTHERS or OWN_PAST.
 
     @property
     def words(self) -> str:
         return f"rank {self.rank} takes {self.took_s:.3g} s for {self.series}, {self.against} {self.typical_s:.3g} s"
 
 
-Series: TypeAlias = tuple[int, str]
-"""Local rank, series."""
-Slow: TypeAlias = tuple[int, str, str]
-"""Local rank, series, against whom."""
+Series: TypeAlias = tuple[int, str]  # Local rank, series.
+Slow: TypeAlias = tuple[int, str, str]  # Local rank, series, against whom.
 
 
 class Stragglers(Value):

@@ -16,8 +16,7 @@ from holdfast.core.errors import UsageError
 from holdfast.core.job.failure import Failure
 from holdfast.core.job.finding import ACTIONS, CLASSES, Action, Class, Finding
 
-SURE = 0.93
-"""From this confidence on a finding counts: a missing module, a syntax error, an ECC error; not any ValueError."""
+SURE = 0.93  # From this confidence on a finding counts: a missing module, a syntax error, an ECC error; not any ValueError.
 
 OF_HARDWARE = ("ECC", "nvlink", "NVLink", "GPU is lost", "fallen off the bus", "hardware error", "Driver/library")
 """One of these is in what a failure of hardware says of itself."""
@@ -43,10 +42,8 @@ class Findings:
 
     def __init__(self, diagnose: Callable[[Sequence[Failure]], Finding], said: Mapping[Class, Action]) -> None:
         self.diagnose = diagnose
-        self.said = said
-        """Class → action, where the user wants another than is advised."""
-        self.before: tuple[str, str] = "", ""
-        """Rule and message of the last round's finding."""
+        self.said = said  # Class → action, where the user wants another than is advised.
+        self.before: tuple[str, str] = "", ""  # Rule and message of the last round's finding.
 
     def forget(self) -> None:
         """A round has ended otherwise: the next finding does not repeat the last."""

@@ -52,15 +52,12 @@ class RestartOnFailure:
         self.suspects = Suspects(after=exclude_after, period_s=within_s)
         self.longest_delay_s = longest_delay_s
         self.instant_crashes = 0
-        self.carries_on = carries_on
-        """See `core.job.policy.Policy`."""
+        self.carries_on = carries_on  # See `core.job.policy.Policy`.
         self.progress = progress or Progress()
         self.no_restart_exit_code = no_restart_exit_code
-        self._findings = findings
-        """Makes what judges by a failure's own words. None: nothing does."""
+        self._findings = findings  # Makes what judges by a failure's own words. None: nothing does.
         self._found: Findings | None = None
-        self.verdict = ""
-        """Why somebody who was asked wants no more restarts. Empty: nobody does."""
+        self.verdict = ""  # Why somebody who was asked wants no more restarts. Empty: nobody does.
 
     def resume(self, past: Past, *, uncounted: int, now: float) -> None:
         """Take over from a predecessor. `uncounted`: restarts that it did not know of."""

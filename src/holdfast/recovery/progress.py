@@ -11,16 +11,11 @@ class Progress:
     """What is known of it."""
 
     def __init__(self, *, cycles: int = 0, iterations: int = 1, source: str = "") -> None:
-        self.cycles = cycles
-        """So many restarts in a row without progress are too many. 0: no number is."""
-        self.iterations = iterations
-        """So many iterations since the restart before are progress."""
-        self.source = source
-        """The file that says how far it is. Empty: the ranks do."""
-        self.reached: int | None = None
-        """The iteration known at the last restart. None: none was."""
-        self.idle = 0
-        """Restarts in a row without progress."""
+        self.cycles = cycles  # So many restarts in a row without progress are too many. 0: no number is.
+        self.iterations = iterations  # So many iterations since the restart before are progress.
+        self.source = source  # The file that says how far it is. Empty: the ranks do.
+        self.reached: int | None = None  # The iteration known at the last restart. None: none was.
+        self.idle = 0  # Restarts in a row without progress.
 
     @property
     def condition(self) -> str:

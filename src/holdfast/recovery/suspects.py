@@ -15,8 +15,7 @@ class Suspects:
     """First failures by node, within the last `period_s` seconds."""
 
     def __init__(self, *, after: int, period_s: float = NEVER) -> None:
-        self.after = after
-        """So many are too many. 0: no number is."""
+        self.after = after  # So many are too many. 0: no number is.
         self.period_s = period_s
         self.faults: dict[str, list[float]] = {}
 

@@ -17,15 +17,13 @@ from holdfast.core.errors import ProtocolError
 from holdfast.telemetry.record.file_watch import Watch
 from holdfast.telemetry.record.state_dir import running_nodes
 
-MAX_REPLY = 256 << 20
-"""Bytes of a reply: a supervisor tells of ten thousand nodes of eight ranks in some 30 MB."""
+MAX_REPLY = 256 << 20  # Bytes of a reply: a supervisor tells of ten thousand nodes of eight ranks in some 30 MB.
 
 OPENS_S = 2.0
 """How long to wait for the socket of an agent that lives but has none yet: it opens it some moments after its start, and later
 on a busy machine."""
 
-ADDRESS_LIMIT = 107
-"""Bytes of a Unix socket's address (sun_path, less its final zero)."""
+ADDRESS_LIMIT = 107  # Bytes of a Unix socket's address (sun_path, less its final zero).
 
 
 def ask(

@@ -29,11 +29,9 @@ from typing import Any
 from holdfast.agent.control.control_client import Reachable
 from holdfast.core.value import to_plain
 
-MAX_REQUEST = 65_536
-"""Bytes of a request. The longest sensible one is a few hundred."""
+MAX_REQUEST = 65_536  # Bytes of a request. The longest sensible one is a few hundred.
 
-SEATS = 16
-"""Clients at a time. The one who has waited longest makes room for the next."""
+SEATS = 16  # Clients at a time. The one who has waited longest makes room for the next.
 
 
 class Request:

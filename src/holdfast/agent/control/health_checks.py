@@ -26,8 +26,7 @@ from holdfast.health.verdict import Verdict
 from holdfast.rendezvous.clocks import ClockLead
 from holdfast.runtime.host import Host
 
-JOINING = "join"
-"""Purpose of the question before a round; others are numbers of requests."""
+JOINING = "join"  # Purpose of the question before a round; others are numbers of requests.
 
 OURS, WITHOUT_CODE = "holdfast.health.checks.", ("paths", "memory", "files", "clock")
 """Where our own checks are, and whose argument is only looked at."""

@@ -13,8 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.agent.control.control_socket import Request
 
-MARGIN_S = 4.0
-"""How much longer than the longest of its checks a node may take to answer: two links, and SIGKILL."""
+MARGIN_S = 4.0  # How much longer than the longest of its checks a node may take to answer: two links, and SIGKILL.
 
 SILENT = "it has not answered: is its agent stopped, or its link to the coordinator broken?"
 
@@ -24,8 +23,7 @@ class Examination:
 
     def __init__(self, request: Request, until: float) -> None:
         self.request, self.until = request, until
-        self.names: list[str] | None = None
-        """Who has been asked. None: the coordinator has not said yet."""
+        self.names: list[str] | None = None  # Who has been asked. None: the coordinator has not said yet.
         self.told: dict[str, list[dict[str, Any]]] = {}
 
     def hear(self, reply: Reply) -> None:

@@ -32,14 +32,11 @@ if TYPE_CHECKING:
 LONGEST_NAME, LONGEST_REASON = 255, 500
 """Characters that a node's name may have, and a reason: a coordinator takes no longer ones."""
 
-MOST_NODES = 16_384
-"""Rows of an answer: some 2 MB, which take this agent some 50 ms, once and only when asked."""
+MOST_NODES = 16_384  # Rows of an answer: some 2 MB, which take this agent some 50 ms, once and only when asked.
 
-PULSE_S = 5.0
-"""How often the loop shows that it is alive, where TORCHELASTIC_HEALTH_CHECK_PORT is set."""
+PULSE_S = 5.0  # How often the loop shows that it is alive, where TORCHELASTIC_HEALTH_CHECK_PORT is set.
 
-MOST_ASKED = 16
-"""Requests whose answers are waited for: as many clients as there are seats (`control.SEATS`)."""
+MOST_ASKED = 16  # Requests whose answers are waited for: as many clients as there are seats (`control.SEATS`).
 
 
 class Desk(Part):
@@ -63,10 +60,8 @@ class Desk(Part):
         self.rendezvous, self.checking, self.injections, self.progress = rendezvous, checking, injections, progress
         self.control: ControlSocket | None = None
         self.health: HealthHttpServer | None = None
-        self.asked: dict[int, Request] = {}
-        """Requests that wait for the coordinator's answer, by number."""
-        self.examinations: dict[int, Examination] = {}
-        """Those whose answers are not all there, by number."""
+        self.asked: dict[int, Request] = {}  # Requests that wait for the coordinator's answer, by number.
+        self.examinations: dict[int, Examination] = {}  # Those whose answers are not all there, by number.
         self.asks = 0
 
     def settle(self) -> list[Observation]:

@@ -28,8 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.agent.logs.sender import LogSender, Upstream
 
-LOOK_S = 0.05
-"""Between two looks whether that wait is cut short."""
+LOOK_S = 0.05  # Between two looks whether that wait is cut short.
 
 PATIENCE_S = 10.0
 """How long the job's end waits for a file that takes nothing. As for a console: the text is in the ranks' files."""

@@ -19,12 +19,9 @@ NO_LOGS_HINT = "name a writable directory with --log-dir, or keep nothing with -
 class Stream(Value):
     """Where one stream of a local rank goes."""
 
-    path: str | None = None
-    """None: inherited."""
-    is_shown: bool = False
-    """Followed and shown, prefixed, on our own stream."""
-    is_filtered: bool = False
-    """Followed for --duplicate-stdout-filters, or the other."""
+    path: str | None = None  # None: inherited.
+    is_shown: bool = False  # Followed and shown, prefixed, on our own stream.
+    is_filtered: bool = False  # Followed for --duplicate-stdout-filters, or the other.
 
 
 class Filter(Value):
@@ -40,8 +37,7 @@ class RankPaths(Value):
     dir: str | None = None
     stdout: Stream = Stream()
     stderr: Stream = Stream()
-    error_file: str = ""
-    """Absolute; empty: none."""
+    error_file: str = ""  # Absolute; empty: none.
 
 
 class RankLogs:

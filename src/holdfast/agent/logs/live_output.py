@@ -14,14 +14,11 @@ from holdfast.core.machine import NEVER, Observation
 from holdfast.runtime.host import Host
 from holdfast.telemetry.record.io_thread import Aside
 
-TURN_S = 0.02
-"""How long a turn is waited for that does not come to its end: it is one of many."""
+TURN_S = 0.02  # How long a turn is waited for that does not come to its end: it is one of many.
 
-AGAIN_S = 0.1
-"""Between two looks whether a disk that hung answers."""
+AGAIN_S = 0.1  # Between two looks whether a disk that hung answers.
 
-HURRY_S = 1.0
-"""Between two rounds, a console or a disk that is slow is waited for so long at most."""
+HURRY_S = 1.0  # Between two rounds, a console or a disk that is slow is waited for so long at most.
 
 
 class Shown:
@@ -30,14 +27,11 @@ class Shown:
     def __init__(self, host: Host, aside: Aside, follow: Callable[[], Tee | None]) -> None:
         """`follow` opens the files."""
         self.host, self.aside = host, aside
-        self.look_at = NEVER
-        """When to call `due`."""
+        self.look_at = NEVER  # When to call `due`.
         self._tees: list[Tee] = []
         """The one there is, once it has been opened. The thread's, as is the next, unless it has caught up."""
-        self._trouble = ""
-        """Why the files cannot be read. Empty: they can, or do not answer."""
-        self._listens_to = -1
-        """The descriptor that the loop waits for; -1: none."""
+        self._trouble = ""  # Why the files cannot be read. Empty: they can, or do not answer.
+        self._listens_to = -1  # The descriptor that the loop waits for; -1: none.
         self._has_told = False
 
         def open_them() -> None:

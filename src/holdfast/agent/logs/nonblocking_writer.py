@@ -11,8 +11,7 @@ import os
 import select
 import stat
 
-PIECE = 4096
-"""Bytes per write: Linux's PIPE_BUF."""
+PIECE = 4096  # Bytes per write: Linux's PIPE_BUF.
 
 
 class Console:
@@ -22,10 +21,8 @@ class Console:
         self._fd, self._never_blocks = _own(fd)
         self._pending = b""
         self._at = 0
-        self.gone = False
-        """Nobody can read it any more: what is written is dropped."""
-        self.trouble = ""
-        """Why; empty: it is not gone."""
+        self.gone = False  # Nobody can read it any more: what is written is dropped.
+        self.trouble = ""  # Why; empty: it is not gone.
 
     @property
     def pending(self) -> bool:

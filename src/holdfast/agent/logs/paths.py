@@ -31,8 +31,7 @@ from holdfast.agent.logs.attempt_logs import NO_LOGS_HINT, AttemptLogs, Filter, 
 from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import UsageError
 
-STREAMS = (1, "stdout"), (2, "stderr")
-"""With their bits in `-r` and `-t`."""
+STREAMS = (1, "stdout"), (2, "stderr")  # With their bits in `-r` and `-t`.
 
 PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 
@@ -45,8 +44,7 @@ class LogPlan:
         self.base = base
         """Absolute path under which attempts lie, or (with `run_id`) their run's directory. None: nothing is kept."""
         self.run_id = run_id
-        self.warnings: tuple[str, ...] = _warnings(config)
-        """What the user asked for that will do nothing."""
+        self.warnings: tuple[str, ...] = _warnings(config)  # What the user asked for that will do nothing.
         self.root: str | None = None
         """Directory that holds the attempts; None before the first one opens, and where nothing is kept."""
 

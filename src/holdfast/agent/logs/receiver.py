@@ -40,20 +40,15 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 1 << 20
 """The largest piece. A line has 128 KiB at most, five times as much where each byte of it is shown as <NUL>."""
-MOST_LINKS = 8192
-"""At a time: a node has one, and for a while after a restart another."""
-FILES_PER_NODE = 3
-"""Its link to the coordinator, the one that brings its lines, and the file that they go to."""
-MOST_STREAMS, NAME_CHARS = 4 * MOST_LINKS, 64
-"""That are remembered, the newest; and of their names."""
+MOST_LINKS = 8192  # At a time: a node has one, and for a while after a restart another.
+FILES_PER_NODE = 3  # Its link to the coordinator, the one that brings its lines, and the file that they go to.
+MOST_STREAMS, NAME_CHARS = 4 * MOST_LINKS, 64  # That are remembered, the newest; and of their names.
 LAST_CYCLE = 1 << 31
-DISK_S = 5.0
-"""How long a piece waits for the one before it, over an older link, until its sender is told to try again."""
+DISK_S = 5.0  # How long a piece waits for the one before it, over an older link, until its sender is told to try again.
 BEGIN_S = 5.0
 """How long after the job's end to wait for a node that has not connected at all. It tries as its ranks start, so it has failed
 by then, and keeps its lines."""
-IDLE_S = 1e6
-"""How long ranks may say nothing: as long as the job. Keep-alive finds a dead link."""
+IDLE_S = 1e6  # How long ranks may say nothing: as long as the job. Keep-alive finds a dead link.
 
 
 class Stream:
@@ -61,14 +56,10 @@ class Stream:
 
     def __init__(self, path: str, cycle: int, have: int) -> None:
         self.path, self.cycle = path, cycle
-        self.have = have
-        """So many pieces are in the file."""
-        self.written = 0
-        """And so many bytes of the next: a disk that was full took no more."""
-        self.links = 0
-        """Over which it comes at present: one, or a dead one too."""
-        self.lock = allocate_lock()
-        """Over what has been written."""
+        self.have = have  # So many pieces are in the file.
+        self.written = 0  # And so many bytes of the next: a disk that was full took no more.
+        self.links = 0  # Over which it comes at present: one, or a dead one too.
+        self.lock = allocate_lock()  # Over what has been written.
 
     def link_up(self, at: int) -> None:
         """Another link brings it, from piece `at` on: where that is further than here, others have taken what came between."""
@@ -97,8 +88,7 @@ class Stream:
 class LogReceiver(BlockingServer, Part):
     """Takes lines from every node that connects."""
 
-    turn: Turn
-    """There is a thread for each node, and all have something to do when the ranks end."""
+    turn: Turn  # There is a thread for each node, and all have something to do when the ranks end.
 
     def __init__(
         self,
@@ -115,12 +105,9 @@ class LogReceiver(BlockingServer, Part):
         """`patience_s`: see `finish`."""
         self.prefix, self.patience_s, self.clock = prefix, patience_s, clock
         self.streams: dict[str, Stream] = {}
-        self.begun: dict[int, int] = {}
-        """How many streams each cycle has had."""
-        self.lock = allocate_lock()
-        """Over both."""
-        self.changed: SimpleQueue[None] | None = None
-        """Somebody waits for a stream to begin, or to end."""
+        self.begun: dict[int, int] = {}  # How many streams each cycle has had.
+        self.lock = allocate_lock()  # Over both.
+        self.changed: SimpleQueue[None] | None = None  # Somebody waits for a stream to begin, or to end.
         super().__init__(identity, shelter, addr, port, most=MOST_LINKS, tell=tell, turn=Turn())
 
     # --- for the agent's loop -------------------------------------------------------------------------------------------

@@ -49,15 +49,11 @@ class Upstream:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.identity, self.shelter, self.clock = identity, shelter, clock
-        self.own = own
-        """Where this agent takes lines itself."""
+        self.own = own  # Where this agent takes lines itself.
         self.patience_s, self.again_s = patience_s, again_s
-        self.at = ""
-        """Empty: nowhere, the coordinator's node takes none."""
-        self.is_over = False
-        """The job has ended."""
-        self.named: set[str] = set()
-        """Addresses that take none, as the user was told."""
+        self.at = ""  # Empty: nowhere, the coordinator's node takes none.
+        self.is_over = False  # The job has ended.
+        self.named: set[str] = set()  # Addresses that take none, as the user was told.
 
     @property
     def is_here(self) -> bool:
@@ -79,26 +75,17 @@ class LogSender:
         """`path`: the file here, for what is not taken there. `tell` is called by the thread."""
         self.upstream, self.cycle, self.path, self.tell, self.clock = upstream, cycle, path, tell, upstream.clock
         self.stream = os.urandom(8).hex()
-        self.number = 0
-        """So many pieces have been taken."""
-        self.piece = b""
-        """The one that is under way: the same however often it is tried, for half of it may be there already."""
-        self.held = bytearray()
-        """What comes after it."""
-        self.since = NEVER
-        """When the first of those came."""
+        self.number = 0  # So many pieces have been taken.
+        self.piece = b""  # The one that is under way: the same however often it is tried, for half of it may be there already.
+        self.held = bytearray()  # What comes after it.
+        self.since = NEVER  # When the first of those came.
         self.gone = False
-        self.trouble = ""
-        """As a console's: what goes to the file here goes nowhere."""
-        self.local: Console | None = None
-        """The file here. None: all goes to the other side."""
+        self.trouble = ""  # As a console's: what goes to the file here goes nowhere.
+        self.local: Console | None = None  # The file here. None: all goes to the other side.
         self.link: BlockingLink | None = None
-        self.sock: socket.socket | None = None
-        """That of the link, or of the one that is being made."""
-        self.tried, self.not_before = "", -NEVER
-        """Where it was tried in vain, and when it is tried there again."""
-        self.give_up_at = NEVER
-        """Known since the ranks' end; infinity: they run."""
+        self.sock: socket.socket | None = None  # That of the link, or of the one that is being made.
+        self.tried, self.not_before = "", -NEVER  # Where it was tried in vain, and when it is tried there again.
+        self.give_up_at = NEVER  # Known since the ranks' end; infinity: they run.
         self.is_cut = False
         self.never = allocate_lock()
         self.never.acquire()

@@ -13,14 +13,11 @@ from collections.abc import Callable
 from holdfast.agent.logs.nonblocking_writer import Console
 from holdfast.core.machine import NEVER, Observation
 
-RETRY_S = 0.1
-"""Seconds until a stderr that takes nothing is tried again."""
+RETRY_S = 0.1  # Seconds until a stderr that takes nothing is tried again.
 
-PATIENCE_S = 5.0
-"""How long `close` waits for a stderr that takes nothing."""
+PATIENCE_S = 5.0  # How long `close` waits for a stderr that takes nothing.
 
-KEPT_BYTES = 1 << 20
-"""What waits at most; what is said after that is dropped."""
+KEPT_BYTES = 1 << 20  # What waits at most; what is said after that is dropped.
 
 
 class Voice:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import stat
 
-TAIL_BYTES = 64 * 1024
-"""How far from the end of a log the last lines are looked for."""
+TAIL_BYTES = 64 * 1024  # How far from the end of a log the last lines are looked for.
 
-TAIL_LINE = 2000
-"""Characters of one of the last lines that are kept: a report goes to every node."""
+TAIL_LINE = 2000  # Characters of one of the last lines that are kept: a report goes to every node.
 
 
 def tail_of(path: str, n: int) -> tuple[str, ...]:

@@ -24,27 +24,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.agent.logs.sender import LogSender
 
-CHUNK = 64 * 1024
-"""Bytes read from one file at a time, and the longest line that is shown in one piece."""
+CHUNK = 64 * 1024  # Bytes read from one file at a time, and the longest line that is shown in one piece.
 
 PUMP_BYTES = 256 * 1024
 """Bytes after which `pump` returns with work left: about a millisecond, and a worker's death must not wait longer."""
 
-PARTIAL_S = 0.5
-"""Seconds a line without an end is held back."""
+PARTIAL_S = 0.5  # Seconds a line without an end is held back.
 
-PROGRESS_S = 2.0
-"""Seconds between two states of one progress bar: tqdm redraws ten times a second, on every rank."""
+PROGRESS_S = 2.0  # Seconds between two states of one progress bar: tqdm redraws ten times a second, on every rank.
 
-BATCH_S = 0.02
-"""Seconds between looks while the files grow: below what an eye sees, and a thousand small writes cost one look."""
+BATCH_S = 0.02  # Seconds between looks while the files grow: below what an eye sees, and a thousand small writes cost one look.
 
 IDLE_S, POLL_S = 1.0, 0.1
 """Seconds between looks though the kernel tells of no write: one through mmap, or on some network file systems, makes no event.
 And where it never tells (a container's limit on inotify instances); torchrun's tee: 0.1."""
 
-BLOCKED_S = 0.05
-"""Seconds until a console that takes nothing is tried again."""
+BLOCKED_S = 0.05  # Seconds until a console that takes nothing is tried again.
 
 STALL_S = 10.0
 """Seconds that `drain` waits for a console that takes nothing. The text is in the files: the job's end must not hang on it."""
@@ -200,14 +195,11 @@ class Tee:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._watch = Watch()
-        self.look_at = clock()
-        """When (monotonic) to call `pump`, if `fileno` does not become readable before."""
+        self.look_at = clock()  # When (monotonic) to call `pump`, if `fileno` does not become readable before.
         self._listens = False
         self._outlets: list[Outlet] = []
-        self._ends = False
-        """Nothing more is written to the files, or it is not to be shown."""
-        self._is_read = False
-        """All of them are, then."""
+        self._ends = False  # Nothing more is written to the files, or it is not to be shown.
+        self._is_read = False  # All of them are, then.
 
     def follow(self, sources: Sequence[Source], to: int | LogSender, kept: str = "", words: Iterable[str] = ()) -> None:
         """Show `sources` on a descriptor, or send them; copy lines that contain one of `words` to the file `kept`. OSError: a

@@ -22,30 +22,25 @@ from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import StartError, UsageError
 from holdfast.core.job.cycles import cycle_of, log_path
 from holdfast.core.job.events import Event, RoundFormed
+from holdfast.rendezvous.coordinator.job import Phase
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.runtime.net.ports import hold_port
 
-POLL_S = 2.0
-"""Between two questions; NVRx's."""
+POLL_S = 2.0  # Between two questions; NVRx's.
 
-TELL_S, ASK_S = 2.0, 10.0
-"""How long a request may take, and a question; what is late is left."""
+TELL_S, ASK_S = 2.0, 10.0  # How long a request may take, and a question; what is late is left.
 
-START_POLL_S = 0.1
-"""Between two looks whether the service that was started answers."""
+START_POLL_S = 0.1  # Between two looks whether the service that was started answers.
 
 WHOLE_S, LOOK_S = 60.0, 0.02
 """How long a cycle's log may take to have all that its ranks wrote, before the service is told that it is whole; and between
 two looks whether it has. Ranks that are being stopped still write, and who reads sooner misses the traceback."""
 
-LAST_S = 1.0
-"""How long an agent that ends waits until the service has been told of its last cycle."""
+LAST_S = 1.0  # How long an agent that ends waits until the service has been told of its last cycle.
 
-VERDICT_S = 60.0
-"""How long to ask for a verdict, unless --ft-attribution-compute-timeout says so."""
+VERDICT_S = 60.0  # How long to ask for a verdict, unless --ft-attribution-compute-timeout says so.
 
-OWN_PORT = 50050
-"""Where the service that is started for `localhost` listens, as NVRx's does, unless another one does."""
+OWN_PORT = 50050  # Where the service that is started for `localhost` listens, as NVRx's does, unless another one does.
 
 TOKEN = "HOLDFAST_ATTRIBUTION_TOKEN"
 
@@ -79,15 +74,12 @@ class Attribution(Part):
         self.export = ft.attribution_export_url or ""
         if self.export and not _is_url(self.export):
             raise UsageError(f"--ft-attribution-export-url: {self.export!r} is no http://host:port/path")
-        self._exported = True
-        """Whether the last result could be sent there: what stays the same is not said again."""
+        self._exported = True  # Whether the last result could be sent there: what stays the same is not said again.
         self._tasks: SimpleQueue[tuple[int, str]] = SimpleQueue()
         self._results: SimpleQueue[tuple[str, str, bool]] = SimpleQueue()
         self._has_thread = False
-        self._owed = 0
-        """Words for the service that it may not have been told yet."""
-        self._told: SimpleQueue[None] = SimpleQueue()
-        """One for each that it has been told, or would not take."""
+        self._owed = 0  # Words for the service that it may not have been told yet.
+        self._told: SimpleQueue[None] = SimpleQueue()  # One for each that it has been told, or would not take.
         self._service: Any = None
 
     def recorded(self, event: Event, at_unix: float) -> None:
@@ -98,11 +90,11 @@ class Attribution(Part):
         """See what has become of the round, and what was answered."""
         rendezvous = self.rendezvous()
         if rendezvous is not None:
-            if rendezvous.phase == "running" and rendezvous.round > self.seen:
+            if rendezvous.phase is Phase.RUNNING and rendezvous.round > self.seen:
                 self._end(self.seen)
                 self.seen = rendezvous.round
                 self._tell(self.seen, "progressive")
-            elif rendezvous.phase != "running":
+            elif rendezvous.phase is not Phase.RUNNING:
                 self._end(self.seen)
         while not self._results.empty():
             text, level, stop = self._results.get()

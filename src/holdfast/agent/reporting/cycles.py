@@ -13,8 +13,9 @@ from holdfast.agent.part import Part
 from holdfast.core.config.config import RunConfig
 from holdfast.core.job.cycles import InfoNames, cycle_of
 from holdfast.core.job.events import Event, RoundFormed
+from holdfast.rendezvous.coordinator.job import Phase
 from holdfast.rendezvous.coordinator.machine import Rendezvous
-from holdfast.rendezvous.coordinator.membership import Seat
+from holdfast.rendezvous.coordinator.membership import Seat, SeatState
 from holdfast.telemetry.report.cycle_info import CycleInfo
 
 
@@ -34,8 +35,7 @@ class Cycles(Part):
         self.rendezvous, self.unix = rendezvous, unix
         names = InfoNames(folder, config.rdzv_id, os.environ)
         self.info = CycleInfo(names, config.ft.per_cycle_applog_prefix, complain)
-        self.seen = 0
-        """The round that was last written about."""
+        self.seen = 0  # The round that was last written about.
 
     def recorded(self, event: Event, at_unix: float) -> None:
         """Workers may look for the file of the round that was formed."""
@@ -46,7 +46,7 @@ class Cycles(Part):
         """Write down what has become of the round."""
         if (rendezvous := self.rendezvous()) is None:
             return
-        if rendezvous.phase != "running":
+        if rendezvous.phase is not Phase.RUNNING:
             self.info.end(self.unix())
         elif rendezvous.round > self.seen:
             self.seen = rendezvous.round
@@ -55,7 +55,7 @@ class Cycles(Part):
                 cycle_of(rendezvous.round),
                 self.unix(),
                 active=[seat.name for seat in active],
-                standby=[seat.name for seat in rendezvous.seats.values() if seat.state == "ready"],
+                standby=[seat.name for seat in rendezvous.seats.values() if seat.state is SeatState.READY],
             )
 
     def close(self) -> None:

@@ -25,11 +25,9 @@ if TYPE_CHECKING:
 CAUSE_S = 0.5
 """How long the report waits to be told what the failures mean: reading the rules takes 0.05 s, unless their disk hangs."""
 
-LIKELY = 0.7
-"""From this confidence on it is told."""
+LIKELY = 0.7  # From this confidence on it is told.
 
-ENDS_KNOWN = 4
-"""Runs of a job that are looked back on: who was cut off gives up after `join_timeout`."""
+ENDS_KNOWN = 4  # Runs of a job that are looked back on: who was cut off gives up after `join_timeout`.
 
 
 def tell(report: JobReport, config: RunConfig, say: Callable[[str], None], *, found: Finding | None) -> None:

@@ -33,8 +33,7 @@ NUMBERS = {
 }
 SCALING = "GCP_ENABLE_WORKLOAD_SCALING"
 
-BEAT_S = 1.0
-"""Between two heartbeats of a rank. Google's daemon looks at whole seconds; its shortest useful timeout is a few."""
+BEAT_S = 1.0  # Between two heartbeats of a rank. Google's daemon looks at whole seconds; its shortest useful timeout is a few.
 
 LOOK_S = 0.05
 """Until the daemon has taken up a rank for the first time: how often to look whether it has, for the line that says so."""
@@ -54,16 +53,11 @@ class RankReports(Part):
         """`say` writes a line that people look for, `complain` one that tells what cannot be had."""
         self.port, self.workload, self.say, self.complain, self.clock = port, workload, say, complain, clock
         self.reports = HostReports(port)
-        self.trouble = ""
-        """What was complained of last."""
-        self.workers: dict[int, WorkerInfo] = {}
-        """By local rank, of the round that runs."""
-        self.finished: set[int] = set()
-        """Local ranks that have ended with 0."""
-        self.beating: set[int] = set()
-        """Local ranks that are told as running each second."""
-        self.unannounced: set[int] = set()
-        """Local ranks that the daemon has not taken up yet."""
+        self.trouble = ""  # What was complained of last.
+        self.workers: dict[int, WorkerInfo] = {}  # By local rank, of the round that runs.
+        self.finished: set[int] = set()  # Local ranks that have ended with 0.
+        self.beating: set[int] = set()  # Local ranks that are told as running each second.
+        self.unannounced: set[int] = set()  # Local ranks that the daemon has not taken up yet.
         self.beat_at = NEVER
 
     def recorded(self, event: Event, at_unix: float) -> None:

@@ -41,11 +41,9 @@ class InPlace(Part):
             )
         self.host, self.say = host, say
         self.jobset, self.pod = environ["JOBSET_NAME"], environ["POD_NAME"]
-        self.attempt = ""
-        """That of our pod, as JobSet knows it. Empty: it has not been told yet."""
+        self.attempt = ""  # That of our pod, as JobSet knows it. Empty: it has not been told yet.
         self.child: subprocess.Popen[bytes] | None = None
-        self.heard = b""
-        """The beginning of a line."""
+        self.heard = b""  # The beginning of a line.
         self.start_at, self.began, self.pause_s = NEVER, 0.0, FIRST_S
         self.haste = 0.5 + os.urandom(1)[0] / 510
         """Of the pauses: different for each pod, so that thousands do not come back at once."""

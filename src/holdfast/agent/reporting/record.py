@@ -23,8 +23,7 @@ from holdfast.telemetry.record.recorder import Recorder
 from holdfast.telemetry.record.state_dir import JobDir
 from holdfast.telemetry.report.safe_text import plain
 
-KEEP_S = 30.0
-"""How long what there is to keep of a failure waits for the next workers here."""
+KEEP_S = 30.0  # How long what there is to keep of a failure waits for the next workers here.
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 
@@ -35,11 +34,9 @@ class Unkept:
     def __init__(self, at_unix: float, health: list[Mapping[str, Any]], *, regrouped: bool) -> None:
         self.at_unix, self.health = at_unix, health
         """When the first of its ranks ended here, and what the node's checks said then."""
-        self.regrouped = regrouped
-        """Its ranks were stopped for a node that has come."""
+        self.regrouped = regrouped  # Its ranks were stopped for a node that has come.
         self.failures: list[Failure] = []
-        self.stacks: dict[int, str] = {}
-        """By rank: where it was when it was asked to end, in words."""
+        self.stacks: dict[int, str] = {}  # By rank: where it was when it was asked to end, in words.
 
     @property
     def is_incident(self) -> bool:
@@ -60,17 +57,12 @@ class Telling:
     def __init__(self, config: RunConfig, name: str) -> None:
         self.config, self.name = config, name
         self.voice = Voice()
-        self.early: list[str] | None = []
-        """What to complain of once there is a record; None: there is."""
+        self.early: list[str] | None = []  # What to complain of once there is a record; None: there is.
         self.incidents: list[Failure] = []
-        self.evidence: list[Callable[[], None]] = []
-        """Not on disk yet: failures, and what puts the stacks there."""
-        self.unkept: dict[int, Unkept] = {}
-        """By round, in which ranks of this node failed or were stopped."""
-        self.keep_by = NEVER
-        """Seconds since the epoch. NEVER: nobody here has failed since, or it is kept."""
-        self.life = 0, 0
-        """Round and attempt of the workers that the next record is about."""
+        self.evidence: list[Callable[[], None]] = []  # Not on disk yet: failures, and what puts the stacks there.
+        self.unkept: dict[int, Unkept] = {}  # By round, in which ranks of this node failed or were stopped.
+        self.keep_by = NEVER  # Seconds since the epoch. NEVER: nobody here has failed since, or it is kept.
+        self.life = 0, 0  # Round and attempt of the workers that the next record is about.
 
     def open(
         self,

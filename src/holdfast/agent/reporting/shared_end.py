@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from holdfast.rendezvous.member import Member
     from holdfast.telemetry.record.state_dir import JobDir
 
-LOOK_S = 1.0
-"""Between two looks, while the coordinator is lost or was never found."""
+LOOK_S = 1.0  # Between two looks, while the coordinator is lost or was never found.
 
 
 class SharedEnd:

@@ -29,11 +29,9 @@ from holdfast.runtime.net.frames import Identity
 from holdfast.runtime.net.net import Network
 from holdfast.runtime.secrets import shelter_of
 
-LOOK_S = 5.0
-"""Between two looks at the ranks' steps. What is news is told at once."""
+LOOK_S = 5.0  # Between two looks at the ranks' steps. What is news is told at once.
 
-MEMBERS = 4096
-"""Names of members that a report may have."""
+MEMBERS = 4096  # Names of members that a report may have.
 
 
 class Supervised(Part):
@@ -57,8 +55,7 @@ class Supervised(Part):
         self.is_news = True
         self.look_at = host.now()
         self.outcome = ""
-        self.unfit: dict[str, str] = {}
-        """Check → why this node is unfit by it."""
+        self.unfit: dict[str, str] = {}  # Check → why this node is unfit by it.
         host.watch(self.inner.epoll.fileno(), select.EPOLLIN, lambda events: self._ready())
 
     # --- the loop -------------------------------------------------------------------------------------------------------

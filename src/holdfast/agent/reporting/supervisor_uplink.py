@@ -19,20 +19,15 @@ FIRST_S, LONGEST_S, REFUSED_S = 0.1, 5.0, 60.0
 """Before the first attempt after a link was lost, the longest pause between two, and the pause after an attempt that cannot
 help (a wrong token): the supervisor may be started anew with the right one."""
 
-BEATS = 4
-"""So many signs of life in a lease: three may be lost."""
+BEATS = 4  # So many signs of life in a lease: three may be lost.
 
-ANSWER_S = 10.0
-"""A supervisor that has not heard a report by then hangs, or is cut off: another link is made."""
+ANSWER_S = 10.0  # A supervisor that has not heard a report by then hangs, or is cut off: another link is made.
 
-SOON_S = 2.5
-"""The same, and for a link to stand, where another may lead. Half a lease, where that is less."""
+SOON_S = 2.5  # The same, and for a link to stand, where another may lead. Half a lease, where that is less.
 
-DID_CHARS = 1000
-"""Of what became of an order."""
+DID_CHARS = 1000  # Of what became of an order.
 
-TROUBLES, ORDERS = 64, 256
-"""Troubles that may wait, and orders whose ends are remembered."""
+TROUBLES, ORDERS = 64, 256  # Troubles that may wait, and orders whose ends are remembered.
 
 
 class Obey(Action):
@@ -56,29 +51,21 @@ class Uplink:
         """`others`: where else it may be. `haste`: from 0.5 to 1, different on each node, so that not all come back at once.
         `links`: numbers for its links, from 1 on, which uplinks of one network share."""
         self.reporter, self.endpoints, self.haste = reporter, (endpoint, *others), haste
-        self.at = 0
-        """Which of them is tried."""
-        self.failed = 0
-        """Attempts since a link stood."""
-        self.links, self.link = links or count(1), 0
-        """`link`: the number of the newest."""
+        self.at = 0  # Which of them is tried.
+        self.failed = 0  # Attempts since a link stood.
+        self.links, self.link = links or count(1), 0  # `link`: the number of the newest.
         self.is_up = False
         self.pause_s = FIRST_S
-        self.connect_at = now
-        """NEVER: we are connected, or are being."""
+        self.connect_at = now  # NEVER: we are connected, or are being.
         self.beat_s, self.beat_at = NEVER, NEVER
         self.numbers = 0
-        self.standing: Standing | None = None
-        """The newest."""
-        self.unheard: Standing | None = None
-        """The one that was said, and of which no answer has come."""
+        self.standing: Standing | None = None  # The newest.
+        self.unheard: Standing | None = None  # The one that was said, and of which no answer has come.
         self.answer_by = NEVER
         self.troubles: list[Trouble] = []
-        self.orders: dict[str, Did | None] = {}
-        """By id, of those that were taken: what became of it; None: nothing yet."""
+        self.orders: dict[str, Did | None] = {}  # By id, of those that were taken: what became of it; None: nothing yet.
         self.generation = 0
-        self.said = ""
-        """The last complaint."""
+        self.said = ""  # The last complaint.
 
     # --- what the node has to say ---------------------------------------------------------------------------------------
 

@@ -14,8 +14,7 @@ from holdfast.core.machine import NEVER, Observation
 from holdfast.core.wire.messages import Assigned
 from holdfast.runtime.host import Host
 
-LOOK_S = 0.2
-"""Between two looks, of some microseconds for each rank."""
+LOOK_S = 0.2  # Between two looks, of some microseconds for each rank.
 
 
 class Saves(Part):
@@ -24,8 +23,7 @@ class Saves(Part):
     def __init__(self, host: Host) -> None:
         self.host = host
         self.pids: set[int] = set()
-        self.open, self.done = False, 0
-        """As it was told last: whether one writes, and how many had been written."""
+        self.open, self.done = False, 0  # As it was told last: whether one writes, and how many had been written.
         self.look_at = NEVER
 
     def begin_round(self, assigned: Assigned, started: Sequence[Observation]) -> list[Observation]:

@@ -21,25 +21,19 @@ from holdfast.core.value import Value, replace
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
-MAX_BYTES = 4 * 1024 * 1024
-"""Larger than any traceback; a report travels to every node."""
+MAX_BYTES = 4 * 1024 * 1024  # Larger than any traceback; a report travels to every node.
 
-BELIEVABLE_S = 3600.0
-"""Seconds between a record's time and its file's: more than clocks of hosts and file servers differ by."""
+BELIEVABLE_S = 3600.0  # Seconds between a record's time and its file's: more than clocks of hosts and file servers differ by.
 
 
 class ErrorRecord(Value):
     """What an error file says."""
 
-    message: str = ""
-    """One line: the exception's type and text."""
+    message: str = ""  # One line: the exception's type and text.
     traceback: str | None = None
-    at_unix: float | None = None
-    """When it was written; None: it does not say, or nothing believable."""
-    content: dict[str, Any] | None = None
-    """As read; None: it could not be."""
-    trouble: str = ""
-    """Why it could not be read, or is of no use."""
+    at_unix: float | None = None  # When it was written; None: it does not say, or nothing believable.
+    content: dict[str, Any] | None = None  # As read; None: it could not be.
+    trouble: str = ""  # Why it could not be read, or is of no use.
 
 
 def read(path: str) -> ErrorRecord | None:

@@ -22,16 +22,14 @@ from holdfast.core.signals import signal
 from holdfast.runtime.host import Host
 
 CHUNK = 1 << 16
-LONGEST_LINE = 4096
-"""PIPE_BUF: up to this the kernel keeps a client's write in one piece."""
+LONGEST_LINE = 4096  # PIPE_BUF: up to this the kernel keeps a client's write in one piece.
 
 
 class Timers:
     """The timers that are set. No clock: `now_unix` is an argument."""
 
     def __init__(self) -> None:
-        self.armed: dict[tuple[int, str], tuple[float, int]] = {}
-        """(pid, scope) → (expiration, signal)"""
+        self.armed: dict[tuple[int, str], tuple[float, int]] = {}  # (pid, scope) → (expiration, signal)
 
     def take(self, line: bytes) -> None:
         """One request. ValueError when it is none."""

@@ -15,11 +15,9 @@ PIPES = ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DEBUG_INFO_PIPE_FILE", "TO
 BUFFERS = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
-POLL_S = 0.02
-"""Between two looks at their files."""
+POLL_S = 0.02  # Between two looks at their files.
 
-WRITE_S = 0.5
-"""How long a record of some thousand collectives may take to be written, once torch has seen the request."""
+WRITE_S = 0.5  # How long a record of some thousand collectives may take to be written, once torch has seen the request.
 
 
 def pipe_of(environ: Mapping[str, str], rank: int) -> str | None:
@@ -56,10 +54,8 @@ class Records:
         self._before: dict[int, tuple[int, int] | None] | None = None
         """What the files were when the ranks were asked. None: they have not been."""
         self._is_looking, self._look_at, self._until = False, now, now + patience_s(environ)
-        self.paths: dict[int, str] = {}
-        """By rank: where the record of one that was asked goes."""
-        self.written: set[int] = set()
-        """Ranks whose record is there."""
+        self.paths: dict[int, str] = {}  # By rank: where the record of one that was asked goes.
+        self.written: set[int] = set()  # Ranks whose record is there.
 
     def look(self, now: float) -> bool:
         """Whether all are there, or their time is over. Never waits; to be called again until then."""

@@ -17,8 +17,7 @@ from holdfast.runtime.hardware.nvidia import MOST
 from holdfast.runtime.host import Host
 from holdfast.runtime.process import process
 
-Then: TypeAlias = Callable[[list[list[str]]], list[Observation]]
-"""Takes the table that `nvidia-smi` has printed."""
+Then: TypeAlias = Callable[[list[list[str]]], list[Observation]]  # Takes the table that `nvidia-smi` has printed.
 
 MEMORY = "--query-gpu=index,uuid,memory.used"
 USERS = "--query-compute-apps=gpu_uuid,pid,used_memory,process_name"

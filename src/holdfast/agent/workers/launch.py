@@ -18,8 +18,7 @@ STASH, AGREED = "HOLDFAST_STASH", "HOLDFAST_STASH_AGREED"
 PAGE_AT = 100
 """The worker's descriptor of its page, until the bootstrap has mapped it: above any that a shell's redirections use."""
 
-RUN_PATH_NAME = "run_script_path"
-"""What torchrun calls the job under `--run-path`: by the function that runs the script."""
+RUN_PATH_NAME = "run_script_path"  # What torchrun calls the job under `--run-path`: by the function that runs the script.
 
 
 def page_at() -> int:

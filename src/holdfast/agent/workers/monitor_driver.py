@@ -58,10 +58,8 @@ class Watched:
 
     def __init__(self, rank: int, pid: int, started_at: float, log: LogProgress | None) -> None:
         self.rank, self.pid, self.started_at, self.log = rank, pid, started_at, log
-        self.lines = 0
-        """Lines of progress that were in the log at the last look."""
-        self.logged_at: float | None = None
-        """When the last of them was read. None: there is none."""
+        self.lines = 0  # Lines of progress that were in the log at the last look.
+        self.logged_at: float | None = None  # When the last of them was read. None: there is none.
 
     def read(self, now: float) -> None:
         """The log was read at `now`."""
@@ -87,16 +85,12 @@ class Monitoring(Part):
         self.make = make
         self.config, self.host, self.workers, self.node = config, host, workers, node
         self.perform, self.complain = perform, complain
-        self.ranks: dict[int, Watched] = {}
-        """By local rank."""
+        self.ranks: dict[int, Watched] = {}  # By local rank.
         self.job_s: Mapping[str, float] = {}
         self.monitor = self._anew()
-        self.reader = Aside()
-        """Reads their logs."""
-        self.gpus: list[bool | None] = []
-        """The answer to the question for the GPUs, once it is there; put there by a thread."""
-        self.gpus_at = self.gpus_until = NEVER
-        """When to look for it, and for how long; NEVER: nobody has been asked."""
+        self.reader = Aside()  # Reads their logs.
+        self.gpus: list[bool | None] = []  # The answer to the question for the GPUs, once it is there; put there by a thread.
+        self.gpus_at = self.gpus_until = NEVER  # When to look for it, and for how long; NEVER: nobody has been asked.
         self.known_s: Mapping[str, float] = {}
         """What the monitor has learned, as it said last: for the one that comes after it."""
         self.failed_at, self.wait_s, self.back_at = -NEVER, SOON_S, -NEVER

@@ -12,28 +12,22 @@ from holdfast.agent.group.messages import Reached
 from holdfast.core.processes import ProcessGone
 from holdfast.telemetry.record.io_thread import Aside
 
-MOST_BYTES = 1000
-"""Of a file that holds one number."""
+MOST_BYTES = 1000  # Of a file that holds one number.
 
 
 class Mileage:
     """What is known of it here."""
 
     def __init__(self, path: str | None, aside: Aside, complain: Callable[[str], None]) -> None:
-        self.path = path
-        """The file with the iteration of the last checkpoint. None: the ranks' steps are what counts."""
+        self.path = path  # The file with the iteration of the last checkpoint. None: the ranks' steps are what counts.
         self.aside = aside
         self.complain = complain
-        self.began = False
-        """The file has been looked for once: a new job has none yet, and that is no trouble."""
-        self.trouble = ""
-        """What was told last of a file that could not be read."""
+        self.began = False  # The file has been looked for once: a new job has none yet, and that is no trouble.
+        self.trouble = ""  # What was told last of a file that could not be read.
         self.driven = 0
         """Steps of all rounds here, where nobody but our hooks has counted them: they begin anew in each process."""
-        self.told: int | None = None
-        """The furthest step that the ranks of this round have told of. None: none has."""
-        self.counted: int | None = None
-        """As `told`, by our hooks."""
+        self.told: int | None = None  # The furthest step that the ranks of this round have told of. None: none has.
+        self.counted: int | None = None  # As `told`, by our hooks.
 
     def ended(self, gone: ProcessGone) -> None:
         """A rank of the round is gone."""

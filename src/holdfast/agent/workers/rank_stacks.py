@@ -36,12 +36,10 @@ COLLECTIVES_S = 0.5
 """For a rank's own record of its collectives: 0.02 s is enough for 2,000 of them, 0.2 s where processors are busy. A rank whose
 script holds the GIL takes all of it."""
 
-MOST_BYTES = 4 << 20
-"""Of what py-spy writes: 100 bytes for each frame."""
+MOST_BYTES = 4 << 20  # Of what py-spy writes: 100 bytes for each frame.
 
 
-STOPPED, RUNNABLE = "T", "R"
-"""Letters of /proc's states."""
+STOPPED, RUNNABLE = "T", "R"  # Letters of /proc's states.
 
 
 class Rank:
@@ -54,26 +52,21 @@ class Rank:
         self.signs = page.signs() or Signs() if page is not None else Signs()
         self.state = state(pid) or ""
         self.stacks = ""
-        self.until = self.busy_until = NEVER
-        """How long it may take to show its stacks; and where it waits for a processor."""
+        self.until = self.busy_until = NEVER  # How long it may take to show its stacks; and where it waits for a processor.
         self.below: dict[int, str] = {}
         """Stacks of the processes that it has forked, by their pids, the one that writes now last."""
         self.unasked: Iterator[int] | None = None
         """Those of them that have yet to write theirs, and can. None: it is not their turn."""
-        self.ask_until = NEVER
-        """They are asked until then: there may be hundreds."""
+        self.ask_until = NEVER  # They are asked until then: there may be hundreds.
         self.spy: tuple[Popen[bytes], int] | None = None
         """py-spy's process, and the file that it writes to. None: it was not asked, or has answered."""
         self.has_been_spied_on = False
-        self.unable = ""
-        """Why it cannot show its stacks. Empty: it was asked."""
+        self.unable = ""  # Why it cannot show its stacks. Empty: it was asked.
         self.asked_for: Page | None = None
         """Where it is going to say how far its collectives have come. None: it has, or cannot."""
         self.reached: tuple[Reached, ...] = ()
-        self.record = b""
-        """torch's record of its collectives."""
-        self.evidence = ""
-        """What the kernel says of it; empty: it was not asked."""
+        self.record = b""  # torch's record of its collectives.
+        self.evidence = ""  # What the kernel says of it; empty: it was not asked.
 
     @property
     def is_silent(self) -> bool:

@@ -20,14 +20,12 @@ from holdfast.agent.workers.workers import Workers
 from holdfast.core.job.events import StacksKept
 from holdfast.core.machine import NEVER, Observation
 
-POLL_S = 0.001
-"""Between two looks at what the ranks have written: nothing tells when they are done."""
+POLL_S = 0.001  # Between two looks at what the ranks have written: nothing tells when they are done.
 
 PY_SPY_S = 0.5
 """For py-spy, which takes some 0.1 s where the machine has time. Only where it is installed, and only for silent ranks."""
 
-RESERVE_S = 0.1
-"""Of the longest time that a look may take, for what comes after it."""
+RESERVE_S = 0.1  # Of the longest time that a look may take, for what comes after it.
 
 
 def py_spy() -> str | None:
@@ -55,8 +53,7 @@ class Stacks(Part):
         nodes, which are asked at the same moment, take to look at their ranks: those break when a rank here is killed."""
         self.workers, self.folder = workers, folder
         self.spy, self.spy_s, self.others_s = spy, spy_s, others_s
-        self.path = ""
-        """Empty: no rank was looked at."""
+        self.path = ""  # Empty: no rank was looked at.
         self.ranks: list[Rank] = []
         self.look_at = NEVER
         self.others_until = self.spies_until = self.records_until = self.collectives_until = NEVER

@@ -17,8 +17,7 @@ from holdfast.core.wire.messages import Assigned
 from holdfast.runtime.host import Host
 from holdfast.runtime.shm.pages import Page
 
-FIRST_LOOK_S = 1.0
-"""Few ranks make a step sooner, and nothing waits for the answer."""
+FIRST_LOOK_S = 1.0  # Few ranks make a step sooner, and nothing waits for the answer.
 
 
 class Beginnings(Part):
@@ -27,8 +26,7 @@ class Beginnings(Part):
     def __init__(self, host: Host, record: Callable[[RanksBegun | RanksEnded], None]) -> None:
         self.host, self.record = host, record
         self.pids: set[int] = set()
-        self.ended: dict[int, ProcessGone] = {}
-        """Those of them that are gone, by pid."""
+        self.ended: dict[int, ProcessGone] = {}  # Those of them that are gone, by pid.
         self.since, self.look_at = 0.0, NEVER
 
     def begin_round(self, assigned: Assigned, started: Sequence[Observation]) -> list[Observation]:

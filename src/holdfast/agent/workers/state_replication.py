@@ -39,16 +39,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.runtime.net.tls import Shelter
 
-LOOK_S = 0.01
-"""Between two looks at whether a rank has saved something."""
+LOOK_S = 0.01  # Between two looks at whether a rank has saved something.
 ANSWER_S, AGAIN_S = 10.0, 5.0
 """How long the other side may say nothing, and how long after that it is not asked again in the same round."""
-IDLE_S = 1e6
-"""How long a partner may have nothing to say: as long as the job. Keep-alive finds a dead link."""
-MOST_LINKS = 256
-"""From elsewhere, at a time: a node has one partner, with a link for each rank, and one may be fetched for."""
-SPARE_SHARE = 0.05
-"""Of this host's memory, what is never taken."""
+IDLE_S = 1e6  # How long a partner may have nothing to say: as long as the job. Keep-alive finds a dead link.
+MOST_LINKS = 256  # From elsewhere, at a time: a node has one partner, with a link for each rank, and one may be fetched for.
+SPARE_SHARE = 0.05  # Of this host's memory, what is never taken.
 
 
 class Replicas(BlockingServer, Part):
@@ -67,20 +63,13 @@ class Replicas(BlockingServer, Part):
     ) -> None:
         self.nproc, self.limit, self.clock = nproc, limit, clock
         self.stash = -1
-        self.file = shm.nameless_file("holdfast-replicas")
-        """What is kept for another node."""
-        self.kept_ranks = 0
-        """How many ranks that one has. 0: nothing is kept."""
-        self.assigned: Assigned | None = None
-        """The round whose ranks run, or ran last. None: none has."""
-        self.lost = False
-        """What was to be fetched could not be: this node has no part in it any more."""
-        self.lock = allocate_lock()
-        """Over the slots of what is kept."""
-        self.coming: dict[int, Filling] = {}
-        """What comes, or came last, for each rank of that other node."""
-        self.fetched: dict[int, Filling] = {}
-        """The same, for each of ours."""
+        self.file = shm.nameless_file("holdfast-replicas")  # What is kept for another node.
+        self.kept_ranks = 0  # How many ranks that one has. 0: nothing is kept.
+        self.assigned: Assigned | None = None  # The round whose ranks run, or ran last. None: none has.
+        self.lost = False  # What was to be fetched could not be: this node has no part in it any more.
+        self.lock = allocate_lock()  # Over the slots of what is kept.
+        self.coming: dict[int, Filling] = {}  # What comes, or came last, for each rank of that other node.
+        self.fetched: dict[int, Filling] = {}  # The same, for each of ours.
         super().__init__(identity, shelter, addr, 0, most=MOST_LINKS, tell=tell)
 
     # --- for the agent's loop -------------------------------------------------------------------------------------------

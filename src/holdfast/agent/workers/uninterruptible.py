@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-UNINTERRUPTIBLE = "D"
-"""The letter of /proc for such a sleep."""
+UNINTERRUPTIBLE = "D"  # The letter of /proc for such a sleep.
 
-LOOKS = 10
-"""Looks within the limit: so many samples in a row are no chance. torchrun looks every --monitor-interval, 0.1 s."""
+LOOKS = 10  # Looks within the limit: so many samples in a row are no chance. torchrun looks every --monitor-interval, 0.1 s.
 
-LONGEST_S, SHORTEST_S = 1.0, 0.02
-"""Bounds of the time between two looks."""
+LONGEST_S, SHORTEST_S = 1.0, 0.02  # Bounds of the time between two looks.
 
 
 class Sleepers:
@@ -24,10 +21,8 @@ class Sleepers:
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
         self.interval_s = min(LONGEST_S, max(SHORTEST_S, limit_s / LOOKS))
-        self.look_at = 0.0
-        """When (monotonic) to look again."""
-        self.since: dict[int, float] = {}
-        """pid → first look of the present sleep"""
+        self.look_at = 0.0  # When (monotonic) to look again.
+        self.since: dict[int, float] = {}  # pid → first look of the present sleep
         self.told: set[int] = set()
 
     def look(self, states: Mapping[int, str], now: float) -> list[tuple[int, float]]:

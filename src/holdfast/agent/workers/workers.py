@@ -52,14 +52,12 @@ if TYPE_CHECKING:
     from holdfast.agent.logs.sender import Upstream
     from holdfast.agent.workers.state_replication import Replicas
 
-TAIL_LINES = 20
-"""Lines of a failed worker's log that go into the report."""
+TAIL_LINES = 20  # Lines of a failed worker's log that go into the report.
 
 ASK_S = 0.01
 """Seconds after a signal until workers are asked where they are: a script that handles the signal does not show it itself."""
 
-EVIDENCE_S = 0.5
-"""How long to read what a failed rank has left on disk, at most. A lease lasts a second at least."""
+EVIDENCE_S = 0.5  # How long to read what a failed rank has left on disk, at most. A lease lasts a second at least.
 
 
 class Workers(Part):
@@ -80,31 +78,22 @@ class Workers(Part):
         self.config, self.host, self.plan = config, host, plan
         self.mileage, self.replicas, self.upstream = mileage, replicas, upstream
         self.attempt: AttemptLogs | None = None
-        self.shown: Shown | None = None
-        """None: nothing of it is shown."""
-        self.disk_is_local = False
-        """Whether their logs, and what they leave when they fail, lie on a disk of this host."""
+        self.shown: Shown | None = None  # None: nothing of it is shown.
+        self.disk_is_local = False  # Whether their logs, and what they leave when they fail, lie on a disk of this host.
         self.shower, self.reader = Aside(), Aside()
         """Threads that read the logs, whose disk may hang: to show them, and to find out why a rank failed."""
-        self.settled = False
-        """What was put off for the sake of the first workers is done."""
-        self.unfollowed: Assigned | None = None
-        """The round of workers that run unfollowed so far."""
-        self.local_ranks: dict[int, int] = {}
-        """pid → local rank"""
+        self.settled = False  # What was put off for the sake of the first workers is done.
+        self.unfollowed: Assigned | None = None  # The round of workers that run unfollowed so far.
+        self.local_ranks: dict[int, int] = {}  # pid → local rank
         self.given: dict[int, tuple[list[str], dict[str, str], RankLogs | None]] = {}
         """Local rank → what its process was started with last: command line, environment, log files (None: none has been)."""
         self.take_spare: Callable[..., tuple[int | None, str]] = lambda *worker: (None, "")
         """Has a warm spare become a worker (`Parking.take`). Until then, and where there are none, all workers start cold."""
         self.hook = HOOK_SIGNS * (config.ft.monitor == "auto") | HOOK_MODULES * (config.warm_spares != 0)
-        self.ports: list[socket] = []
-        """Held for MASTER_PORT: that of the running round, and that of the next."""
-        self.gpus: GpuLook | None = None
-        """None: nobody has asked for their memory so far."""
-        self.app_logs: AppLogs | None = None
-        """None: no log is to have all lines."""
-        self.ask_at = NEVER
-        """When to ask workers that have been signalled where they are."""
+        self.ports: list[socket] = []  # Held for MASTER_PORT: that of the running round, and that of the next.
+        self.gpus: GpuLook | None = None  # None: nobody has asked for their memory so far.
+        self.app_logs: AppLogs | None = None  # None: no log is to have all lines.
+        self.ask_at = NEVER  # When to ask workers that have been signalled where they are.
         limit_s = config.uninterruptible_timeout_s
         self.sleepers = None if limit_s is None else Sleepers(limit_s)
         """None: workers that are stuck in the kernel are not looked for."""
