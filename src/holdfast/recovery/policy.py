@@ -5,7 +5,7 @@ By `any-failed` every failure is one of all; by `min-healthy` only one that leav
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from holdfast.core.job.failure import Cause, Failure, describe
 from holdfast.core.job.policy import Decision, Health, Verdict
