@@ -418,6 +418,12 @@ def test_stopping_a_job_that_has_ended_is_no_mistake(agent: Make, holdfast_says:
     assert said.code == 0 and "does not run" in said.out
 
 
+def test_check_says_so_when_no_agent_of_the_job_answers(agent: Make, holdfast_says: Say) -> None:
+    two_nodes(agent)
+    said = holdfast_says("check", "--job", "train", "memory")
+    assert said.code == 1 and "node n1 does not answer" in said.err and "node n2 does not answer" in said.err
+
+
 def test_stop_says_so_when_no_agent_takes_it_up(agent: Make, holdfast_says: Say) -> None:
     one, _ = two_nodes(agent)
     one.is_deaf = True
