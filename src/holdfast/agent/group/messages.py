@@ -101,7 +101,7 @@ class SavesSeen(Observation):
 
 
 class LimitsKnown(Observation):
-    """A worker has calculated limits, which are its like's everywhere: by kind of silence, all that have been so far."""
+    """A worker has calculated limits, the same on every rank: by kind of silence, all that there are so far."""
 
     limits_s: dict[str, float]
 

@@ -110,7 +110,7 @@ def _listen_if_possible(config: RunConfig, network: Network, addr: str, host: Ho
 
 
 def _listen(network: Network, addr: str, ports: tuple[int, int]) -> str:
-    """Serve at `addr` from now on, at the first free one of `ports`, for whoever is sent here while we lead."""
+    """Serve at `addr` from now on, at the first free one of `ports`, for nodes that are sent here while we lead."""
     low, high = ports
     if not low:
         held = hold_port()

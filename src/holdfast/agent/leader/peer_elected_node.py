@@ -12,7 +12,7 @@ nodes in the store's:
                          │ Succession │                    └─────────────────────┘
                          └─▲────────┬─┘
               Seek · Vote  │        │  Propose · Leads
-                           └─ links ┘  (from whoever seeks, to whoever is sought)
+                           └─ links ┘  (between nodes that seek a leader)
 
 What a leader says goes through its mandate on the way out: each `Renewed` gets a mark, the roster if it is news, and no longer
 lease than the mandate lasts.
@@ -83,7 +83,7 @@ class PeerElectedNode(ElectedNode):
             answer = self._answer(seen.link, seen.message, now)
             if answer is not None:
                 return [answer]
-        # The succession first: whoever slept through the end of its mandate must not say another word as the leader.
+        # The succession first: a leader that slept through the end of its mandate must not say another word as one.
         out = self._elect(TICK, now)
         self._hold_rounds(now)
         match seen:
@@ -118,7 +118,7 @@ class PeerElectedNode(ElectedNode):
         return Transmit(link=link, message=answer)
 
     def _goes_alone(self, seen: Signalled) -> bool:
-        """Our agent is told to go, and the round that it coordinates does without our node, which is excluded: whoever ends it
+        """Our agent is told to go, and the round that it coordinates does without our node, which is excluded: what ends it
         (an eviction) means the node and not the job, and the others can choose another coordinator."""
         rendezvous = self._rendezvous
         if rendezvous is None or seen.signum != SIGTERM or self.group.has_workers or not self._others_can_go_on:
@@ -166,7 +166,7 @@ class PeerElectedNode(ElectedNode):
         if link == self.member.link:
             return self._from_the_leader(message, now)
         if isinstance(message, Finish) and self.election.state.dial.uses(link):
-            self.member.close()  # whoever we sought knows how our run has ended
+            self.member.close()  # the node that we sought knows how our run has ended
             return [*self._elect(RunIsOver(), now), *self._from_member([Deliver(message=message)], now)]
         if link not in self.guests or isinstance(message, (Seek, Vote)):
             out: list[Action] = self._elect(Arrived(link=link, message=message), now)
@@ -287,7 +287,7 @@ class PeerElectedNode(ElectedNode):
         seats = rendezvous.seats
         counts = seats.arrivals, len(seats), seats.link_changes
         noted = rendezvous.round, rendezvous.restarts, rendezvous.excluded.changes, *counts
-        fresh = noted[:1] != self.noted[:1]  # whoever hears of its round asks for the roster at once
+        fresh = noted[:1] != self.noted[:1]  # nodes that hear of their round ask for the roster at once
         if noted != self.noted and rendezvous.round > self.since_round and (fresh or now >= self.keep_at):
             line, only_links = self._line(), noted[:-1] == self.noted[:-1]
             self.noted, self.keep_at = noted, now + LOOK_S  # thousands may come back at once
@@ -342,5 +342,5 @@ def without_absent(linked: Mapping[str, bool], witness: bool) -> tuple[str, ...]
 
 
 def _known_as(seat: Seat) -> str:
-    """To the mandate: one that others cannot reach has no say in who leads, but must know where to look for whoever does."""
+    """To the mandate: one that others cannot reach has no say in who leads, but must know where to look for the leader."""
     return seat.join.endpoint or seat.join.node

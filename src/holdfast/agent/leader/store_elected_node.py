@@ -37,7 +37,7 @@ class StoreElectedNode(ElectedNode):
         if self.member.lease_ends is not None:
             assigned = self.group.assigned
             self.election.observe(Ranked(group_rank=None if assigned is None else assigned.group_rank), now)
-        # The election first: whoever slept through the end of its lease must not say another word as the leader.
+        # The election first: a leader that slept through the end of its lease must not say another word as one.
         if isinstance(seen, StoreSeen):
             return self._store_said(seen, now)
         out = self._elect(Tick(), now)
@@ -62,7 +62,7 @@ class StoreElectedNode(ElectedNode):
         rendezvous = self._rendezvous
         if rendezvous is None:
             return []
-        # Whoever was lost on the way may come back and ask: it must hear that the job is over, not begin it again.
+        # A node that was lost may come back and ask: it must hear that the job is over, not begin it again.
         forget = rendezvous.report is not None and self._everyone_knows and self.from_the_start and not rendezvous.seats.lost
         return self.election.will(self._past(now, leaving=True), forget=forget)
 

@@ -2,7 +2,7 @@
 
 For each electorate there is one file, made by `link`, which is atomic on NFS too and fails for the second. It holds the
 endpoint of the node that the witness speaks for, and it stays: the next electorate has another. A file system that is gone
-blocks whoever touches it, so a throw-away child does (an agent that waited would lose its lease), and it gives up by itself.
+blocks each process that touches it: a throw-away child asks, and gives up by itself. An agent that waited would lose its lease.
 
 Slurm and Kubernetes know of nodes that are dead; the programs that ask them are `integrations.slurm.witness` and
 `integrations.kubernetes.witness`. Whose word it is, speaks for us when one of those that are missing is dead, and we are not.
