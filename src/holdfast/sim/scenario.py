@@ -25,6 +25,7 @@ from holdfast.sim.scene import MEMORY_BYTES, Job, SpareLife
 from holdfast.sim.world import Clock, Life, Worker
 
 TROUBLE_S = 30.0
+ENDS_AGENTS = ("agent", "power", "signal")  # Troubles after which an agent is often started again.
 DELAYS = ((0.0001, 0.0005), (0.0002, 0.002), (0.005, 0.04), (0.0001, 0.15))
 """One rack, one building, two continents, a network with jitter."""
 
@@ -217,8 +218,8 @@ class Scenario:
         number = rng.choice((0, len(self.places) - 1, *[rng.randrange(len(self.places))] * 2))  # the endpoint's, more often
         place, lasts_s = self.places[number], rng.choice((0.3, 1.5, 2.9, 3.5, 6.0, 12.0))
         cluster, over_at = self.cluster, at + lasts_s
-        kind = rng.choice(("worker", "worker", "agent", "power", "pause", "cut", "half", "links", "signal", "storm"))
-        match kind:
+        trouble = rng.choice(("worker", "worker", "agent", "power", "pause", "cut", "half", "links", "signal", "storm"))
+        match trouble:
             case "worker":
                 code = rng.choice((1, -signal.SIGKILL))
                 self._on(at, place, lambda: cluster.kill_worker(place, rng.randrange(self.job.nproc), code))
@@ -243,7 +244,7 @@ class Scenario:
             case "storm":
                 calm = partial(cluster.slow_network, cluster.ether.delay_s)
                 self._spell(at, over_at, lambda: cluster.slow_network((0.05, 0.8), lasts_s), calm)
-        if kind in ("agent", "power", "signal") and rng.random() < 0.7:
+        if trouble in ENDS_AGENTS and rng.random() < 0.7:
             self._at(over_at + 0.5, partial(self._start, place, number))
 
     def _hang(self, at: float) -> None:
