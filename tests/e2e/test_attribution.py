@@ -23,6 +23,7 @@ from holdfast.agent.reporting.attribution import Attribution
 from holdfast.diagnosis.gather import gather
 from holdfast.diagnosis.rule import load
 from holdfast.diagnosis.service import MOST_BODY, Limits, Service
+from holdfast.rendezvous.coordinator.job import Phase
 
 MISSING = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'apex'\n"
 
@@ -317,7 +318,7 @@ def test_the_service_is_told_of_a_cycle_s_end_once_its_log_is_whole_and_of_the_l
     seen: list[Any] = [None]
     one = Attribution(config, ignore, ignore, is_whole, rendezvous=lambda: seen[-1], clock=time.monotonic)
     try:
-        for phase in ("running", "gathering"):
+        for phase in (Phase.RUNNING, Phase.GATHERING):
             seen.append(SimpleNamespace(phase=phase, round=1))
             one.end_turn()
         one.close()

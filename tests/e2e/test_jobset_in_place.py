@@ -147,7 +147,7 @@ def test_of_three_pods_one_is_made_again_and_the_agents_of_the_others_go_on(pods
         assert {world for _, world, _ in (job.rank(rank, 0, attempt + 1) for rank in range(3))} == {3}
         there.agree(attempt, "a", "b", fresh)
     assert {name: agent_pid(job.holdfast, name) for name in "ab"} == pids
-    agents["a"].wait_for_output("JobSet train knows this pod as one of in-place restart attempt 2")
+    agents["a"].wait_for_output("JobSet train counts this pod as in-place restart attempt 2")
     job.finish()
     assert [agent.wait().returncode for agent in agents.values()] == [0, 0, 0]
     assert not [event for event in job.holdfast.events("Degraded") if "JobSet" in event["what"]]

@@ -88,7 +88,7 @@ class InPlace(Part):
         match kind:
             case "attempt" if what != self.attempt:
                 self.attempt = what
-                self.say(f"JobSet {self.jobset} counts this pod to in-place restart attempt {what}", "info")
+                self.say(f"JobSet {self.jobset} counts this pod as in-place restart attempt {what}", "info")
             case "bypass":
                 self.say(f"JobSet {self.jobset} gets no reports of restarts in place: {what}", "info")
             case "trouble":
