@@ -118,18 +118,18 @@ def test_what_is_wrong_with_the_parameters_is_said(etcd, backend, config, error,
 
 
 @pytest.mark.parametrize("backend", ["etcd", "etcd-v2"])
-def test_an_etcd_out_of_reach_is_said_in_torch_s_words_and_its_cause_names_it(etcd, backend):
+def test_an_etcd_out_of_reach_is_said_in_torch_s_words_and_its_cause_names_it(etcd, backend, free_port):
     said = r"^The connection to etcd has failed. See inner exception for details.$"
     with pytest.raises(RendezvousConnectionError, match=said) as failed:
-        get_rendezvous_handler(params(etcd, backend, "wrong", endpoint="127.0.0.1:1"))
-    assert "127.0.0.1:1: Connection refused" in str(failed.value.__cause__)
+        get_rendezvous_handler(params(etcd, backend, "wrong", endpoint=f"127.0.0.1:{free_port}"))
+    assert f"127.0.0.1:{free_port}: Connection refused" in str(failed.value.__cause__)
 
 
 @pytest.mark.parametrize("backend", ["etcd", "etcd-v2"])
-def test_two_nodes_agree_and_share_a_store_of_their_round(etcd, backend, caplog, wait_until):
+def test_two_nodes_agree_and_share_a_store_of_their_round(etcd, backend, caplog, wait_until, free_port):
     for module in (etcd_rendezvous, etcd_rendezvous_backend):
         caplog.set_level(logging.INFO, module.__name__)
-    config = {"endpoint": f"127.0.0.1:1,{etcd.endpoints}"}  # the first member is down
+    config = {"endpoint": f"127.0.0.1:{free_port},{etcd.endpoints}"}  # the first member is down
     pair = [get_rendezvous_handler(params(etcd, backend, f"two-{backend}", 2, **config)) for _ in range(2)]
     assert "over etcd's version 3 API" in caplog.text
     with ThreadPoolExecutor(2) as pool:
