@@ -32,7 +32,7 @@ from tools.reference import (
 )
 from tools.reference.walk import walk
 
-DIAGRAM = re.compile(r"```mermaid\n.*?```\n", re.DOTALL)
+DIAGRAM = re.compile(r"```mermaid\n.*?\n```$", re.DOTALL | re.MULTILINE)
 
 
 def main() -> None:
@@ -59,7 +59,7 @@ def main() -> None:
     (docs / "layers.svg").write_text(drawn())
     for name, diagram in (("rounds", rounds.diagram(steps)), ("succession", succession.diagram(roles))):
         explained = docs / "explanation" / f"{name}.md"
-        explained.write_text(DIAGRAM.sub(diagram, explained.read_text(), count=1))
+        explained.write_text(DIAGRAM.sub(diagram.rstrip(), explained.read_text(), count=1))
 
 
 if __name__ == "__main__":

@@ -74,6 +74,12 @@ def test_links_lead_somewhere(path):
 
 
 @by_path
+def test_every_block_ends_with_a_line_of_its_own(path):
+    fences = re.findall(r"^ *```(.*)$", path.read_text(), re.MULTILINE)
+    assert len(fences) % 2 == 0 and not any(fences[1::2])
+
+
+@by_path
 def test_every_page_is_reached_from_the_index(path):
     """A decision from the decisions' own index, and that one, as all others, from the documents' index."""
     if path.parts[len(ROOT.parts)] == "docs" and path != ROOT / "docs" / "index.md":

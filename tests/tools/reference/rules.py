@@ -18,7 +18,7 @@ Made from the tables in `src/holdfast/diagnosis/tables`. `holdfast diagnose --li
 
 Depth says how near a message is to the beginning: an *effect* is what others' failure brings about, a *symptom* that something
 failed, a *cause* why, and *machine* what broke below the process. What is advised is done only where a finding is sure
-([policies](../explanation/policies.md#what-was-found-out)).
+([policies](../explanation/policies.md#what-a-finding-changes)).
 """
 
 
