@@ -21,7 +21,7 @@ HEAD = """\
 
 When a spare is made, used, kept and ended is decided by one machine, `Spares`. This page is a walk of it, on a node with one
 rank and one spare: everything that can happen was shown to it in every state, until no new state came up. What spares are for
-is said in [Warm spares](../how-to/spares.md).
+is said in [Warm spares](../how-to/warm-restarts.md).
 
 ## The phases of the ranks
 
