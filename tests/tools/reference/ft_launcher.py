@@ -12,9 +12,9 @@ HEAD = """\
 
 <!-- Made from the tables of flags by `make reference`. Do not edit. -->
 
-`holdfast ft_launcher` takes the command line of `ft_launcher`, of NVIDIA's Resiliency Extension (NVRx), of every version up to
-0.7. It is [`holdfast run`](torchrun.md) with other defaults; every flag on either page is valid with both commands. How to come
-from there, and what is different on purpose: [come from ft_launcher](../how-to/from-ft-launcher.md).
+`holdfast ft_launcher` takes the command line of `ft_launcher` of NVIDIA's Resiliency Extension (NVRx), in every version up to
+0.7. It is [`holdfast run`](torchrun.md) with other defaults. Both commands accept every flag on both pages. To migrate, and to
+see what differs on purpose, read [come from ft_launcher](../how-to/from-ft-launcher.md).
 
     holdfast ft_launcher [options] SCRIPT [script's arguments]
 
@@ -26,20 +26,20 @@ SPELLINGS = """\
 
 ## Fault tolerance's flags
 
-Each flag below is one field. `--ft-rank-heartbeat-timeout` may also be written `--ft-rank_heartbeat_timeout`,
-`--ft_rank_heartbeat_timeout` or, as in the oldest versions, `--ft-param-rank_heartbeat_timeout`; its key in the file is
-`rank_heartbeat_timeout`. Other names that a flag has had are listed. A flag that takes `true` or `false` may stand alone, which
-is `true`. `--print-config` shows every value as `ft.NAME`, and where it came from.
+Each flag below sets one field. You may also write `--ft-rank-heartbeat-timeout` as `--ft-rank_heartbeat_timeout`,
+`--ft_rank_heartbeat_timeout` or, as in the oldest versions, `--ft-param-rank_heartbeat_timeout`. Its key in the file is
+`rank_heartbeat_timeout`. The tables list other names that a flag has had. A flag of type `true|false` without a value means
+`true`. `--print-config` shows every value as `ft.NAME`, and its source.
 
-*Accepted* means that nothing is left to do; `--verbose` says why.
+*Accepted* means that Holdfast accepts the flag and needs to do nothing; `--verbose` says why.
 """
 
 FILE = """\
 
 ## The file
 
-`--ft-cfg-path FILE` names a YAML file. Its mapping `fault_tolerance` may be anywhere in it, so the file may be that of your
-training framework: the first is taken, depth first, in lists too.
+`--ft-cfg-path FILE` names a YAML file. The mapping `fault_tolerance` may be anywhere in it, so you can use your training
+framework's own file. Holdfast takes the first such mapping, depth first, and also looks in lists.
 
 ```yaml
 trainer:
@@ -50,9 +50,9 @@ trainer:
       rank_out_of_section_timeout: null    # no limit
 ```
 
-What a flag or a variable says goes before it. A wrong value is an error that names the file and the key. So is a key that is
-nearly one of these, which names the nearest; any other unknown key is named in a warning. A file without such a mapping is told
-in a warning, and a file that is not there is an error, unless `--ft-ignore-missing-cfg` is given.
+Flags and variables take precedence over the file. A wrong value is an error that names the file and the key. A misspelt key is
+an error that names the nearest known key. Any other unknown key gives a warning. A file without such a mapping gives a warning,
+and a missing file is an error; `--ft-ignore-missing-cfg` turns both off.
 """
 
 VARIABLES = """\
@@ -61,13 +61,13 @@ VARIABLES = """\
 
 | variable | effect |
 |---|---|
-| `NVRX_GPUS_PER_NUMA` | GPUs of one NUMA node: each worker is bound to the node `LOCAL_RANK // N` by `numactl` |
+| `NVRX_GPUS_PER_NUMA` | GPUs per NUMA node: `numactl` binds each worker to NUMA node `LOCAL_RANK // N` |
 | `NVRX_DISABLE_RANK_MONITORS` | any value: `--monitor off` |
 | `NVRX_LOG_DEBUG` | `1`: `--ft-log-level debug` |
 | `NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE` | `1`: several agents may run on one node |
-| `CROSS_SLURM_PROCID`, `SLURM_PROCID`, `GROUP_RANK`, … | its place: [where it comes from](torchrun.md#other-variables) |
-| `NVRX_REPLACEMENT_GROUP_ID` | nodes of one such group are replaced together |
-| `NVRX_CURRENT_CYCLE_INFO` | given to the workers with `--ft-cycle-info-dir`: the file about the cycle that runs |
+| `CROSS_SLURM_PROCID`, `SLURM_PROCID`, `GROUP_RANK`, … | this node's place in the order: [where it comes from](torchrun.md#other-variables) |
+| `NVRX_REPLACEMENT_GROUP_ID` | nodes with the same value are replaced together |
+| `NVRX_CURRENT_CYCLE_INFO` | with `--ft-cycle-info-dir`: the workers get the path of the file about the current cycle |
 """
 
 
@@ -77,7 +77,7 @@ def page() -> str:
     groups = dict.fromkeys(row.group for row in NVRX_FLAGS)
     for group in groups:
         parts += [f"\n### {group[0].upper()}{group[1:]}\n\n", _table([row for row in NVRX_FLAGS if row.group == group])]
-    parts += ["\n### Of Holdfast's own flags\n\n", _ours(), FILE, VARIABLES]
+    parts += ["\n### Holdfast's own flags\n\n", _ours(), FILE, VARIABLES]
     return "".join(parts)
 
 

@@ -13,14 +13,14 @@ HEAD = """\
 
 <!-- Made from the table of flags by `make reference`. Do not edit. -->
 
-`holdfast run` takes the command line of `torchrun` 2.13: the same flags in both spellings, the same defaults, the same
-variables. Replacing the word `torchrun` by `holdfast run` is the whole change; `python -m holdfast run` is the same, and
-`holdfast launch` stands for the old `python -m torch.distributed.launch`.
+`holdfast run` takes the command line of `torchrun` 2.13: the same flags in both spellings, the same defaults and the same
+variables. Replace the word `torchrun` with `holdfast run`; nothing else changes. `python -m holdfast run` does the same.
+`holdfast launch` replaces the old `python -m torch.distributed.launch`.
 
     holdfast run [options] SCRIPT [script's arguments]
 
-What comes after SCRIPT goes to the script untouched. A flag goes before its variable, and a variable before the default.
-`--print-config` shows every value and where it came from; `--dry-run` shows what would be started.
+The script gets everything after SCRIPT unchanged. A flag takes precedence over its variable, and a variable over the default.
+`--print-config` shows every value and its source. `--dry-run` shows what Holdfast would start.
 """
 
 
@@ -33,12 +33,12 @@ def page() -> str:
     parts += ["## Holdfast's own flags\n", _table(flag for flag in FLAGS if flag.group == OURS)]
     parts += [
         "## `holdfast launch`\n",
-        "As `holdfast run`, and each worker gets `--local-rank=N` before the script's own arguments, unless:\n",
+        "The same as `holdfast run`, but each worker gets `--local-rank=N` before the script's own arguments, unless you give:\n",
     ]
     parts += [_table([USE_ENV])]
     parts += ["## Other variables\n", _variables()]
     parts += ["## Where Holdfast differs on purpose\n", _differences()]
-    parts += ["## Kept, though it may surprise\n", "\n".join(f"- {line}" for line in KEPT) + "\n"]
+    parts += ["## torchrun's behaviour that Holdfast keeps\n", "\n".join(f"- {line}" for line in KEPT) + "\n"]
     return "\n".join(parts)
 
 

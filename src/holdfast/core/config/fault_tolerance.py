@@ -51,7 +51,7 @@ class RestartPolicy(StrEnum):
 MONITORS = ("auto", "off")
 NO_LIMIT = ("", "none", "null", "~")
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-NO_MODEL = "the service that is started here works by rules, and asks no language model"
+NO_MODEL = "the service that Holdfast starts uses rules, and no language model"
 
 
 # --- what a text means ----------------------------------------------------------------------------------------------------
@@ -163,129 +163,130 @@ class ConfigurationFile(Section, mixin=True):
     """Where is the YAML file?"""
 
     _cfg_path = ours("--ft-cfg-path --fault-tol-cfg-path", FILE, None,
-        "YAML file with a mapping `fault_tolerance`, anywhere in it; what the command line says goes before it",
+        "YAML file with a mapping `fault_tolerance` anywhere in it; the command line takes precedence over it",
         env="PET_FT_CFG_PATH", group="configuration")
     _ignore_missing = ours("--ft-ignore-missing-cfg --ignore-missing-fault-tol-cfg", YES, None,
-        "say nothing if that file is not there, or has no such mapping", env="", group="configuration")
+        "ignore it if that file is missing or has no such mapping", env="", group="configuration")
 
 
 class Watching(Section, mixin=True, heading="watching the ranks"):
     """Does every rank make progress?"""
 
     monitor: str = ours("--monitor", MONITOR, "auto",
-        "auto: a rank that makes no more progress is found and the job restarted; off: only deaths are seen", yaml=True)
+        "auto: detect a rank that makes no progress, and restart the job; off: detect only deaths", yaml=True)
     progress_regex: str | None = ours("--progress-regex", REGEX, None,
-        "a line of a rank's output that matches is a sign of progress; its group `step`, if it has one, is the step's "
+        "a line of a rank's output that matches counts as progress; the group `step`, if there is one, is the step "
         "number", yaml=True)
     on_straggler: OnStraggler = ours("--on-straggler", one_of(OnStraggler), "report",
-        "what is done about a rank that is much slower than the others: report, exclude its node if a spare can take its "
-        "place, or ignore", yaml=True)
+        "what to do about a rank that is much slower than the others: report, exclude (its node, if a spare can replace it), "
+        "or ignore", yaml=True)
     least_limit: float = ours("--least-limit", SOME_SECONDS, "600",
-        "no limit that is learned from what the job does is shorter than this many seconds", yaml=True)
+        "shortest limit, in seconds, that Holdfast learns from the job's own behaviour", yaml=True)
     """No limit that is learned is shorter. torch: 600 (what a collective of NCCL may take)."""
     most_limit: float | None = ours("--most-limit", LIMIT_OR_NONE, "3600",
-        "a rank whose heartbeats or sections have stopped hangs after so many seconds, though it is busy, if its learned "
-        "limit allows no more; none: never for that", yaml=True)
+        "a rank whose heartbeats or sections have stopped counts as hung after this many seconds, even if it is busy (or after "
+        "twice its learned limit, if that is longer); none: no such limit", yaml=True)
     still_limit: float | None = ours("--still-limit", LIMIT_OR_NONE, "3600",
-        "a rank that gives no sign of life by itself hangs once processors and GPUs of its node have stood still for so "
-        "many seconds; none: never for that", yaml=True)
+        "a rank that never sent a sign of life counts as hung after the CPUs and GPUs of its node were idle for this many "
+        "seconds; none: no such limit", yaml=True)
     """NVRx before 0.6: 3600 (initial_rank_heartbeat_timeout)."""
     initial_rank_heartbeat_timeout: Limit = nvrx(LIMIT, AUTO,
-        "longest time from the start of a rank's process to its first heartbeat; none: no limit; auto: a sensible one")
+        "longest time from the start of a rank's process to its first heartbeat; none: no limit; auto: Holdfast chooses one")
     rank_heartbeat_timeout: Limit = nvrx(LIMIT, AUTO,
-        "longest time between two heartbeats of a rank; auto: learned from those that were seen")
+        "longest time between two heartbeats of a rank; auto: learned from the job's heartbeats")
     rank_section_timeouts: dict[str, float | None] = nvrx(LIMITS, {},
-        "longest times in sections, by name, such as step:60,checkpoint:600; none as a time: no limit until one is "
-        "calculated")
-    rank_out_of_section_timeout: Limit = nvrx(LIMIT, AUTO, "longest time in no section")
-    safety_factor: float = nvrx(NUMBER, 5.0, "a calculated limit is this many times the longest interval seen")
+        "longest time in each section, such as step:60,checkpoint:600; none as a time: no limit until one is calculated")
+    rank_out_of_section_timeout: Limit = nvrx(LIMIT, AUTO, "longest time outside all sections")
+    safety_factor: float = nvrx(NUMBER, 5.0, "a calculated limit is this many times the longest interval observed")
     num_warmup_iterations: int = nvrx(COUNT, 5,
-        "steps after each start that are judged by the section `warmup`, where that has a limit")
-    rank_termination_signal: int = nvrx(SIGNAL, 9, "sent, after SIGCONT, to a rank that hangs: a name or number")
+        "steps after each start that the limit of section `warmup` applies to, if that section has one")
+    rank_termination_signal: int = nvrx(SIGNAL, 9, "signal, by name or number, that ends a hung rank; SIGCONT is sent first")
     workload_check_interval: float = nvrx(DURATION, 5.0,
-        "how often ft_launcher's monitors look", said="a limit is acted on when it has run out; nothing is polled")
+        "how often ft_launcher's monitors look", said="Holdfast acts when a limit expires; it does not poll")
     skip_section_response: bool = nvrx(YES, True,
-        "whether ft_launcher's monitors leave messages without a reply",
-        said="a heartbeat is a store to shared memory: there is no message, and misuse is an error in the rank itself")
+        "whether ft_launcher's monitors skip the reply to a message",
+        said="a heartbeat is a write to shared memory, not a message; a wrong call raises an error in the rank itself")
     install_exception_hook: bool = nvrx(YES, False,
-        "end a rank at once when an exception reaches its top",
-        said="the agent hears of an exception as it reaches a rank's top, and ends a rank that lingers")
+        "end a rank at once when an exception reaches its top level",
+        said="a rank reports an uncaught exception to the agent at once, and the agent ends a rank that does not exit")
 
 
 class Policy(Section, mixin=True, heading="after a failure"):
     """What follows a failure?"""
 
     restart_policy: RestartPolicy = nvrx(one_of(RestartPolicy, any_case=True), RestartPolicy.ANY_FAILED,
-        "any-failed: one failed rank restarts all; min-healthy: only too few healthy nodes do",
+        "any-failed: one failed rank restarts all ranks; min-healthy: all ranks restart only if too few nodes are healthy",
         old=("--restart-policy", "--restart_policy"))
     max_no_progress_cycles: int | None = nvrx(COUNT, None,
-        "the job ends after so many restarts in a row without progress; 0: never. Not given: 3 where a checkpoint "
-        "iteration file is named, else never", also=("max_no_progress_restarts",))
+        "end the job after this many restarts in a row without progress; 0: never. Not given: 3 if a checkpoint iteration file "
+        "is set, else never", also=("max_no_progress_restarts",))
     """None: nobody said; then 3 where `checkpoint_iteration_file` names one, and no such stop where not. 0: no such stop."""
-    min_progress_iterations: int = nvrx(COUNT, 1, "so many iterations between two restarts are progress")
+    min_progress_iterations: int = nvrx(COUNT, 1, "iterations between two restarts that count as progress")
     checkpoint_iteration_file: str | None = nvrx(FILE, None,
-        "file with one number, the last checkpoint's iteration, from which progress is read")
+        "file that holds the iteration of the last checkpoint; Holdfast reads the job's progress from it")
     """Absolute."""
     progress_update_interval: float = nvrx(DURATION, 30.0,
-        "how often ft_launcher's ranks report their iteration", said="a rank's step is in its page as soon as it is said")
-    no_restart_exit_code: int = nvrx(COUNT, 93, "exit code of every agent when we decide that a restart would not help")
+        "how often ft_launcher's ranks report their iteration", said="a rank writes its step to shared memory at once")
+    no_restart_exit_code: int = nvrx(COUNT, 93, "exit code of every agent when Holdfast decides that a restart would not help")
     restart_check_interval: float = nvrx(DURATION, 60.0,
         "how often ft_launcher logs the state of layered restarts",
-        said="what happens is an event when it happens: `holdfast events`")
+        said="Holdfast records each change as an event: `holdfast events`")
     _workers_stop_timeout = ours("--workers-stop-timeout", SECONDS, None,
-        "seconds from SIGTERM to SIGKILL when workers are stopped for a restart; the same as --shutdown-timeout",
+        "seconds from SIGTERM to SIGKILL when workers stop for a restart; the same as --shutdown-timeout",
         env="PET_WORKERS_STOP_TIMEOUT", group="after a failure")
     _term_timeout = ours("--term-timeout", optional(SECONDS), None,
-        "the same when the agent itself was told to end by a signal; otherwise as --shutdown-timeout",
+        "the same when a signal ends the agent itself (default: --shutdown-timeout)",
         env="PET_TERM_TIMEOUT", group="after a failure")
     check_remaining_processes: bool = nvrx(YES, False,
-        "log processes that workers left behind", said="whatever a worker leaves behind is ended, always")
+        "log processes that workers leave behind", said="Holdfast always ends every process that a worker leaves behind")
 
 
 class Placing(Section, mixin=True, heading="placement and GPU memory"):
     """Where do ranks run, and is the memory free?"""
 
     gpus_per_numa: int | None = None  # `NVRX_GPUS_PER_NUMA`.
-    numa_bind_strict: bool = nvrx(YES, True, "memory of a bound rank only from its NUMA node, rather than preferably")
+    numa_bind_strict: bool = nvrx(YES, True, "a bound rank gets memory only from its NUMA node; false: it prefers that node")
     gpu_memory_reclaim_timeout: float = nvrx(DURATION, 50.0,
-        "longest time that a restart waits for the GPUs' memory to be free again; 0: it does not wait")
+        "longest time that a restart waits until the GPUs' memory is free again; 0: no wait")
     gpu_memory_tolerance_mb: float = nvrx(NUMBER, 512.0,
-        "MB in use up to which a GPU's memory counts as free", also=("gpu_memory_reclaim_tolerance_mb",))
+        "a GPU's memory counts as free up to this many MB in use", also=("gpu_memory_reclaim_tolerance_mb",))
     gpu_memory_poll_interval: float = nvrx(DURATION, 2.0,
-        "longest pause between two looks at it; the first pauses are shorter", also=("gpu_memory_reclaim_poll_interval",))
+        "longest pause between two readings of the GPUs' memory; the first pauses are "
+        "shorter", also=("gpu_memory_reclaim_poll_interval",))
     use_infra_group_rank: bool = nvrx(YES, True,
-        "ranks follow what the infrastructure says (SLURM_PROCID and the like); false: nodes keep the ranks they had")
+        "ranks follow the infrastructure's order (SLURM_PROCID and the like); false: nodes keep their ranks")
     rdzv_impl: str = nvrx(choice("barrier", "legacy", any_case=True), "barrier",
-        "which of ft_launcher's two rendezvous", said="there is one, and it does what both promise")
+        "which of ft_launcher's two rendezvous to use", said="Holdfast has one rendezvous, which does what both promise")
 
 
 class Logging(Section, mixin=True, heading="logs"):
     """What is logged where?"""
 
     log_level: str = nvrx(LEVEL, "INFO",
-        "how much we say: debug, info, warning, error, critical, or 10 to 50. Not given: as --verbose, --quiet or LOGLEVEL "
-        "say")
+        "level of our own messages: debug, info, warning, error, critical, or 10 to 50. Not given: --verbose, --quiet or "
+        "LOGLEVEL decide")
     per_cycle_applog_prefix: str | None = nvrx(FILE, None,
-        "/abs/job.log: all ranks' output, each line with its rank, in /abs/job_cycle<N>.log", pet=True)
+        "/abs/job.log writes the output of all ranks to /abs/job_cycle<N>.log; each line names its rank", pet=True)
     """Absolute, with the extension: `/abs/job.log`."""
-    cycle_info_dir: str | None = nvrx(FILE, None, "folder for one JSON file about each cycle", metavar="DIR")
+    cycle_info_dir: str | None = nvrx(FILE, None, "folder for one JSON file per cycle", metavar="DIR")
     """Absolute."""
     nvrx_logfile: str | None = nvrx(FILE, None,
-        "file that our own messages are appended to, instead of stdout and stderr", pet=True)
+        "append our own messages to this file, instead of stdout and stderr", pet=True)
     enable_log_server: bool = nvrx(YES, False,
-        "have the coordinator's node gather the lines of all nodes in its own file of --ft-per-cycle-applog-prefix", pet=True)
-    log_server_port: int = nvrx(COUNT, 0, "port at which that node takes them; 0: any free one", pet=True, metavar="PORT")
+        "the coordinator's node collects the lines of all nodes in its file of --ft-per-cycle-applog-prefix", pet=True)
+    log_server_port: int = nvrx(COUNT, 0, "port at which that node receives the lines; 0: any free "
+    "port", pet=True, metavar="PORT")
     """0: any free one."""
     log_server_graceful_shutdown_timeout: float = nvrx(DURATION, 60.0,
-        "how long after the ranks' end lines are sent; what is left goes to a file of the same name on their own node",
+        "how long a node still sends lines after its ranks have ended; the rest goes to a file of the same name on that node",
         pet=True)
     log_aggregator_count: int = nvrx(COUNT, 0,
-        "ft_launcher's helpers of that node", pet=True, said="each node sends to that node itself")
+        "number of ft_launcher's helpers of that node", pet=True, said="each node sends its lines to that node directly")
     log_leaf_max_queue_chunks: int = nvrx(COUNT, -1,
-        "how much each of those holds back", pet=True,
-        said="there is no queue: what is not sent yet is in the ranks' own files")
+        "queue length of each of those helpers", pet=True,
+        said="there is no queue: lines that are not sent yet are in the ranks' own files")
     log_server_log_prefix: str | None = nvrx(FILE, None,
-        "ft_launcher's server's own log", pet=True, said="what there is to say, the agents say")
+        "log of ft_launcher's log server", pet=True, said="the agents log its messages")
 
 
 class Checking(Section, mixin=True, heading="health checks"):
@@ -294,42 +295,43 @@ class Checking(Section, mixin=True, heading="health checks"):
     enable_dist_storage_healthcheck: bool = nvrx(YES, False,
         "check Lustre and NFS mounts before each round (--check-before mounts)")
     storage_healthcheck_path: tuple[str, ...] = nvrx(PATHS, (),
-        "absolute paths to be read before each round (--check-before paths=…)", flag="storage_health_check_path")
+        "absolute paths to read before each round (--check-before paths=…)", flag="storage_health_check_path")
     """Absolute paths."""
     node_health_check_endpoint: str | None = nvrx(TEXT_OR_NONE, None,
-        "Unix socket of a node health service, /path or unix:///path, asked before each round (--check-before "
-        "node-service=…)")
+        "Unix socket of a node health service, /path or unix:///path, to ask before each round (--check-before node-service=…)")
     node_health_check_interval: float = nvrx(DURATION, 5.0,
-        "check the GPUs (and NICs) so often while ranks run (--check-during gpu, --check-every)")
+        "seconds between two checks of the GPUs (and NICs) while ranks run (--check-during gpu, --check-every)")
     enable_nic_monitor: bool = nvrx(YES, False, "watch the links of the NICs while ranks run (--check-during nic)")
     enable_nic_healthcheck: bool = nvrx(YES, True,
-        "check the NICs' links before each round (--check-before nic); only where it is said")
+        "check the NICs' links before each round (--check-before nic); only if you give this flag")
     segment_health_check_dir: str | None = nvrx(FILE, None,
-        "shared folder in which a file marks a Slurm allocation as unhealthy (--check-before segment=…)", metavar="DIR")
+        "shared folder where a file marks a Slurm allocation as unhealthy (--check-before segment=…)", metavar="DIR")
     pci_topo_file: str | None = nvrx(FILE, None,
-        "PCI topology, where a VM hides it", said="all of a node's NICs are looked at, not only the one nearest to each GPU")
+        "PCI topology, if a VM hides it", said="Holdfast checks all NICs of a node, not only the nearest to each GPU")
     link_down_path_template: str | None = nvrx(TEXT_OR_NONE, None,
-        "file that counts a NIC's lost links, with {nic} for its name")
-    link_state_path_template: str | None = nvrx(TEXT_OR_NONE, None, "file with a NIC's link state, with {nic} for its name")
+        "path of the file that counts a NIC's lost links; {nic} stands for its name")
+    link_state_path_template: str | None = nvrx(TEXT_OR_NONE, None, "path of the file with a NIC's link state; {nic} stands "
+    "for its name")
 
 
 class Attribution(Section, mixin=True, heading="attribution"):
     """Who says why it failed?"""
 
     attrsvc_host: str | None = nvrx(TEXT_OR_NONE, None, "host of the attribution service")
-    attrsvc_port: int | None = nvrx(COUNT, None, "its port")
+    attrsvc_port: int | None = nvrx(COUNT, None, "port of the attribution service")
     attribution_endpoint: str | None = nvrx(TEXT_OR_NONE, None,
-        "the service's address, http://host:port, or localhost to start one")
+        "address of the service, http://host:port, or localhost to start one")
     attribution_stop_action: str = nvrx(choice("log", "no-restart", any_case=True), "log",
-        "what its verdict STOP does: log says it, no-restart has no more restarts come")
-    attribution_compute_timeout: float | None = nvrx(DURATION, None, "how long to ask for one verdict; none: 60 s")
-    attribution_startup_timeout: float = nvrx(DURATION, 20.0, "how long a service for localhost may take to start")
-    attribution_export_url: str | None = nvrx(TEXT_OR_NONE, None, "where each verdict is sent as JSON, by POST")
-    attribution_llm_api_key_file: str | None = nvrx(FILE, None, "key for the language model it asks", said=NO_MODEL)
-    attribution_llm_base_url: str | None = nvrx(TEXT_OR_NONE, None, "that model's address", said=NO_MODEL)
-    attribution_llm_model: str | None = nvrx(TEXT_OR_NONE, None, "that model's name", said=NO_MODEL)
-    attribution_log_level: str | None = nvrx(LEVEL, None, "how much the service says", said=NO_MODEL)
-    attribution_analysis_backend: str = nvrx(choice("lib", "mcp", any_case=True), "lib", "how it is asked", said=NO_MODEL)
+        "effect of its verdict STOP. log: Holdfast only logs it; no-restart: the job does not restart")
+    attribution_compute_timeout: float | None = nvrx(DURATION, None, "longest time to wait for one verdict (60 s if not given)")
+    attribution_startup_timeout: float = nvrx(DURATION, 20.0, "longest time that a service for localhost may take to start")
+    attribution_export_url: str | None = nvrx(TEXT_OR_NONE, None, "URL that Holdfast posts each verdict to, as JSON")
+    attribution_llm_api_key_file: str | None = nvrx(FILE, None, "file with the API key of the language model", said=NO_MODEL)
+    attribution_llm_base_url: str | None = nvrx(TEXT_OR_NONE, None, "address of the language model", said=NO_MODEL)
+    attribution_llm_model: str | None = nvrx(TEXT_OR_NONE, None, "name of the language model", said=NO_MODEL)
+    attribution_log_level: str | None = nvrx(LEVEL, None, "log level of the service", said=NO_MODEL)
+    attribution_analysis_backend: str = nvrx(choice("lib", "mcp", any_case=True), "lib", "how the agent calls the "
+    "service", said=NO_MODEL)
 
 
 class FaultTolerance(ConfigurationFile, Watching, Policy, Placing, Logging, Checking, Attribution):

@@ -26,7 +26,7 @@ USE_ENV = Option(
     reads=SWITCH,
     group=WORKERS,
     torchrun=True,
-    help="do not add --local-rank=N to the script's arguments: it reads LOCAL_RANK (`holdfast launch` only)",
+    help="do not add --local-rank=N to the script's arguments; the script reads LOCAL_RANK (`holdfast launch` only)",
 )
 """The one flag that `python -m torch.distributed.launch` has beyond torchrun's."""
 

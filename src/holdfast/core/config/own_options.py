@@ -62,10 +62,11 @@ class Growth(Section, mixin=True):
     """When does a running job take more nodes in?"""
 
     grow: Grow = ours("--grow", one_of(Grow, "WHEN"), "at-once",
-        "when later nodes are taken in: at-once (all ranks restart with them), at-checkpoint (when one has been written; "
-        "see --grow-after), next-failure (when they restart anyway), never (they only replace others)")
+        "when the running job takes in new nodes. at-once: all ranks restart with them; at-checkpoint: after a checkpoint (see "
+        "--grow-after); next-failure: at the next restart; never: they only replace other nodes")
     grow_after_s: float = ours("--grow-after", SECONDS, "60",
-        "with --grow at-checkpoint: seconds that a later node has to have waited, and the ranks to have run, before")
+        "with --grow at-checkpoint: seconds that a new node must have waited, and the ranks must have run, before the job "
+        "grows")
 
     def is_due(self, since: float, now: float) -> bool:
         """With AT_CHECKPOINT: a node that has waited, and ranks that have run, since then have done so for long enough."""
@@ -84,10 +85,11 @@ class Placement(Section, mixin=True):
     """Which nodes go together?"""
 
     segment: int | None = ours("--ft-segment --segment", optional(whole(1)), None,
-        "that many nodes with consecutive ranks are within one domain; nodes that complete no segment are spares",
+        "nodes per segment: a segment has consecutive ranks and lies within one domain. Nodes that do not complete a segment "
+        "are spares",
         env="HOLDFAST_SEGMENT", yaml=True)
     """Nodes per segment, all within one domain. None: domains do not matter."""
-    node_unit: int = ours("--node-unit", whole(1), "1", "the job runs with a multiple of N nodes; further ones are spares")
+    node_unit: int = ours("--node-unit", whole(1), "1", "the job runs with a multiple of N nodes; the other nodes are spares")
     replacement_group_size: int = 0  # Nodes in a complete replacement group; 0: as the infrastructure says.
 
 
@@ -95,25 +97,24 @@ class Restarts(Section, mixin=True):
     """What follows a failure?"""
 
     restart_period_s: float | None = ours("--restart-period", optional(SOME_SECONDS), None,
-        "--max-restarts counts within this many seconds (otherwise over the job's whole life)")
+        "count --max-restarts within this many seconds (default: over the job's whole life)")
     """None: the job's whole life."""
     backoff_s: float = ours("--backoff", SECONDS, "60",
-        "longest pause before a restart when the workers die as soon as they start; 0: never pause")
+        "longest pause before a restart if the workers die right after they start; 0: no pause")
     exclude_after: int = ours("--exclude-after", whole(0), "3",
-        "a node whose workers were the first to fail N times (within --restart-period) is left out if a spare can take its "
-        "place; 0: never")
+        "exclude a node whose workers failed first N times (within --restart-period), if a spare can replace it; 0: never")
     on_finding: str = ours("--on-finding CLASS=ACTION", TEXT, None,
-        "what a finding about a failure does, for some classes of it: CLASS=ACTION,… with stop, exclude, restart or "
-        "ignore; none: findings change nothing")
+        "what Holdfast does about a finding of this class: CLASS=ACTION,… with stop, exclude, restart or ignore; none: "
+        "findings change no decision")
     """Empty: as advised (`recovery.findings.overrides`)."""
     readmit_after_s: float | None = ours("--readmit-after", optional(SOME_SECONDS), None,
-        "seconds after which an excluded node may take part again (otherwise when `holdfast readmit` says so)")
+        "seconds until an excluded node may take part again (default: only after `holdfast readmit`)")
     _warm_spares = ours("--warm-spares N|auto|off", TEXT, "auto",
-        "spare workers of this node that wait with the script's modules imported, so that a restart skips that: a number, "
-        "off, or auto (one for each worker, where the job may restart and memory allows it)")
+        "spare processes on this node that have already imported the script's modules, so that a restart is faster: a number, "
+        "off, or auto (one per worker, if the job may restart and memory allows it)")
     warm_spares: int | None = 0  # None: one for each worker, if there is memory for it.
     warm_mode: str = ours("--warm-mode", choice("spawn", FORK, metavar="MODE"), "spawn",
-        "spawn: each spare is a process of its own; fork: workers are forked from one that has imported everything, and "
+        "spawn: each spare is a separate process; fork: workers are forked from one process that has imported everything, and "
         "share its memory")
 
 
@@ -121,79 +122,78 @@ class Meeting(Section, mixin=True):
     """How do the nodes of a job hold together, and who else hears of it?"""
 
     membership: Membership = ours("--membership", one_of(Membership), "elastic",
-        "elastic: the job runs with as many nodes as there are, from MIN to MAX; fixed: always with MIN (min-healthy: MIN "
-        "to MAX), the others are spares; TORCHELASTIC_RESTART_COUNT counts rounds (as ft_launcher has it)")
+        "elastic: the job runs with all available nodes, from MIN to MAX. fixed (as in ft_launcher): it runs with MIN nodes "
+        "(with min-healthy: MIN to MAX), the others are spares, and TORCHELASTIC_RESTART_COUNT counts rounds")
     domain: str | None = ours("--domain NAME", TEXT_OR_NONE, None,
-        "name of the NVLink or network domain that this node is in, for --ft-segment (otherwise its block, if Slurm tells "
-        "one; otherwise the ClusterUUID and CliqueId that nvidia-smi tells)")
-    lease_s: float = ours("--lease", SOME_SECONDS, "3.0", "seconds without a word after which another node counts as lost")
+        "NVLink or network domain of this node, for --ft-segment (default: its block in Slurm's topology, else the ClusterUUID "
+        "and CliqueId from nvidia-smi)")
+    lease_s: float = ours("--lease", SOME_SECONDS, "3.0", "seconds of silence after which a node counts as lost")
     agent_ports: tuple[int, int] = ours("--agent-port PORT", PORTS, "0",
-        "port at which this agent listens, so that others find it if it takes over the coordinator; of a range, as in "
-        "29410-29419, the first that is free (0: any)")
+        "port at which this agent listens; other agents use it if this one takes over the coordinator. In a range such as "
+        "29410-29419, the first free port; 0: any free port")
     """First and last. (0, 0): any."""
     _witness = ours("--witness DIR", TEXT, None,
-        "directory that the nodes share, or slurm, or kubernetes: decides which half goes on where they are cut in two, or "
-        "of two one is lost")
+        "shared directory, or slurm, or kubernetes: decides which half continues when the network splits the nodes in two "
+        "halves, or when one of two nodes is lost")
     witness: str | None = None  # A directory, `slurm` or `kubernetes`. None: nobody decides.
     on_split: str = ours("--on-split", choice("stop", CONTINUE), "stop",
-        "what nodes do that are cut off with fewer than half: stop, or continue and risk that the others do too")
+        "what nodes do when they are cut off and fewer than half: stop, or continue and risk that the other side continues too")
     in_place_restart: bool = ours("--in-place-restart", SWITCH, None,
-        "tell this pod's JobSet, whose restartStrategy is InPlaceRestart, that the pod takes part in each restart, so that "
-        "no container is started again for that")
+        "report each restart to this pod's JobSet (restartStrategy InPlaceRestart), so that it does not start the container "
+        "again")
     token_file: str | None = ours("--token-file", PATH, None,
-        "file with the secret that the job's nodes share ($HOLDFAST_TOKEN may hold the secret itself)")
+        "file with the secret that the job's nodes share (or put the secret itself in $HOLDFAST_TOKEN)")
     tls_cert: str | None = ours("--tls-cert", PATH, None,
-        "this node's certificate, in PEM: what the agents say to each other is encrypted")
+        "this node's certificate, in PEM; it turns on encryption between the agents")
     """None: what the agents say is not encrypted."""
-    tls_key: str | None = ours("--tls-key", PATH, None, "its private key (otherwise in the same file)")
+    tls_key: str | None = ours("--tls-key", PATH, None, "the certificate's private key (default: in the same file)")
     tls_ca: str | None = ours("--tls-ca", PATH, None,
-        "certificate of the job's own CA: agents whose certificates it did not sign are turned away")
+        "certificate of the job's own CA; an agent is refused if this CA did not sign its certificate")
     """There if `tls_cert` is."""
     supervisors: tuple[str, ...] = ours("--supervisor HOST:PORT[,…]", SUPERVISORS, None,
-        "the supervisor that is told how this node gets on, and whose orders it takes; the job goes on without it all the "
-        "same. Several, with commas, where one of them leads")
+        "the supervisor that this node reports to and takes orders from; the job also runs without it. Separate several "
+        "addresses with commas: one of them leads")
     supervisor_token_file: str | None = ours("--supervisor-token-file", PATH, None,
-        "file with the secret that the supervisor knows ($HOLDFAST_SUPERVISOR_TOKEN may hold the secret itself)")
+        "file with the supervisor's secret (or put the secret itself in $HOLDFAST_SUPERVISOR_TOKEN)")
 
 
 class Health(Section, mixin=True):
     """Which checks of this node run, and may operators play faults on it?"""
 
     _check_before = ours("--check-before CHECK,…", TEXTS, None,
-        "checks of the node before it joins a round, such as gpu,nic,paths=/data:/scratch; an unfit node stays out. auto: "
-        "those for which this node has the hardware")
+        "checks to run before the node joins a round, such as gpu,nic,paths=/data:/scratch; an unfit node stays out. auto: the "
+        "checks for the hardware of this node")
     check_before: tuple[str, ...] = ()  # `NAME` or `NAME=ARGUMENT` each, as `health.check` knows them.
     _check_after = ours("--check-after CHECK,…", TEXTS, None,
-        "further checks before it joins the next round after a failure here")
+        "more checks to run after a failure on this node, before it joins the next round")
     check_after: tuple[str, ...] = ()
     _check_during = ours("--check-during CHECK,…", TEXTS, None,
-        "checks while its ranks run; an unfit node is left out, if the job can go on without it")
+        "checks to run while the ranks run; an unfit node is excluded if the job can continue without it")
     check_during: tuple[str, ...] = ()
     check_every_s: float = ours("--check-every", SOME_SECONDS, "60",
-        "seconds between two looks of --check-during, and of whatever has found this node unfit")
+        "seconds between two runs of the --check-during checks, and of a check that found this node unfit")
     allow_inject: bool = ours("--allow-inject", SWITCH, None,
-        "let operators play faults on this node, for practice (holdfast inject)")
+        "let operators inject faults on this node, for practice (holdfast inject)")
 
 
 class Kept(Section, mixin=True):
     """What of a job is kept, and what does the launcher say?"""
 
     stash_limit: str = ours("--stash-limit SIZE", MEMORY, "40%",
-        "memory of this node that the states of its ranks may take (holdfast.client.stash): a share, or as in 64GB; 0: "
-        "none")
+        "most memory of this node for the stashed states of its ranks (holdfast.client.stash): a share, or a size such as "
+        "64GB; 0: none")
     """A share, or a number of bytes; 0: none."""
     stash_replicate: bool = ours("--stash-replicate", SWITCH, None,
-        "keep what the ranks of a node save (holdfast.client.stash) in another node's memory as well; on every node of the "
-        "job")
+        "also keep a node's stashed states (holdfast.client.stash) in another node's memory; set it on every node of the job")
     _numa_fallback = ours("--numa-fallback", SWITCH, None,
-        "where --numa-binding cannot be had, say so and run unbound (otherwise it is an error)")
+        "if --numa-binding is not possible, warn and run unbound (default: an error)")
     _state_dir = ours("--state-dir DIR", TEXT, None,
-        "where jobs keep their events, reports and logs (otherwise $XDG_STATE_HOME/holdfast)")
+        "folder for the jobs' events, reports and logs (default: $XDG_STATE_HOME/holdfast)")
     state_dir: str
     node_name: str | None = ours("--node-name NAME", TEXT_OR_NONE, None,
-        "this node's name in logs and reports (otherwise its host name)")
+        "this node's name in logs and reports (default: its host name)")
     _verbose = ours("--verbose", SWITCH, None, "log each step, not only what needs attention")
     _quiet = ours("--quiet", SWITCH, None, "log errors only")
     _print_config = ours("--print-config", SWITCH, None,
-        "print every value and where it came from (--print-config=json: as JSON), and stop", env="")
-    _dry_run = ours("--dry-run", SWITCH, None, "print nodes, ranks, environment, commands and log files, and stop", env="")
+        "print every value and its source (--print-config=json: as JSON), and exit", env="")
+    _dry_run = ours("--dry-run", SWITCH, None, "print nodes, ranks, environment, commands and log files, and exit", env="")
