@@ -1,4 +1,4 @@
-"""Which parts does an agent have beside its machines, and which part carries out what?
+"""Creates the agent's components, and gives each action to the component that carries it out.
 
 Most parts are made before the first worker starts. What takes time to load and no worker needs at its start is made once the
 first workers run (`agent.late_components`); what most jobs never need, when somebody asks for it.

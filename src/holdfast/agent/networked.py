@@ -1,4 +1,4 @@
-"""How is a node built that shares its job with others? Its links, who hosts the coordinator, and the parts that use links.
+"""Builds the node and its links for a job with several nodes, and decides whether it hosts the coordinator.
 
 Loaded only for a job with a rendezvous endpoint: it loads the network, which a job of one node does without.
 """

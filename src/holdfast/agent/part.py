@@ -1,4 +1,4 @@
-"""What is a part of an agent told, and when does it want to be called?
+"""The base class of an agent's components, and when the agent's loop calls each method.
 
 A part stands beside the agent's machines: the workers, the control socket, the monitor, warm spares, … The agent's loop knows
 no part by name. It tells each of them what happens, and wakes up when the first wants to be called.

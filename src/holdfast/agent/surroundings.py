@@ -1,4 +1,4 @@
-"""What may every part of an agent use? The configuration, this host, the record, the node's machines and its links."""
+"""The objects that every component gets: configuration, host, record, the node's machines and its network."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""How does a spare worker import ahead of time what its worker will import, and has an import done what no spare may do? What
-comes before and after is in `client.spare`.
+"""Imports in a spare worker, ahead of time, what its worker will import, and finds an import that did what no spare may do.
+
+What comes before and after is in `client.spare`.
 
 Standard library only, nothing newer than Python 3.8, and nothing of Holdfast by name: the bootstrap loads this file.
 """

@@ -1,4 +1,4 @@
-"""Which checks are there, and what does each get? The table of ours, and users' own by entry point.
+"""The table of all health checks, ours and users' own by entry point, and what each gets.
 
 A check is a function that takes a `Look` and returns a `Verdict`. It may block, crash or print: it runs in a process of its own
 (`health.child`), with a deadline (`health.runner`). Other packages' checks are entry points of the group `holdfast.checks`.

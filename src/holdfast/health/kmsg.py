@@ -1,4 +1,4 @@
-"""What has the kernel said lately? /dev/kmsg, record by record, with the age of each."""
+"""Reads what the kernel has logged lately: /dev/kmsg, record by record, with the age of each."""
 
 from __future__ import annotations
 

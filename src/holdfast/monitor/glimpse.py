@@ -1,4 +1,4 @@
-"""What has a rank shown by a certain moment? Its page and its log as one; and what two such looks teach."""
+"""A snapshot of one rank's signs of life, from its page and its log, and what two snapshots teach about its silences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a rank's log grow by lines that mean progress? For programs that show nothing by themselves: JAX, a shell script.
+"""Finds the lines of a rank's log that mean progress, for programs that show nothing by themselves: JAX, a shell script.
 
 Everything new is read, each byte once: a skipped line may be the only one that means progress, and the rank would count as
 hung. So a look may take its time, and hang with its file system: a thread does it (`agent.workers.monitor_driver`).

@@ -1,4 +1,4 @@
-"""Which rules does a rendezvous keep, what does it see, and what does it ask for? The values at its edge."""
+"""The rendezvous machine's settings, observations and actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which link belongs to which member, and which to the round's store? Between links and their machines; it decides nothing."""
+"""Passes messages between links and machines: which link belongs to which member, which to the round's store.
+
+It decides nothing.
+"""
 
 from __future__ import annotations
 

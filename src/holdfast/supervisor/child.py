@@ -1,4 +1,4 @@
-"""How does a supervisor have its HTTP API, and webhooks? In children, which it restarts when they end, later each time.
+"""Starts the supervisor's child processes (HTTP API, webhooks), and restarts those that end, later each time.
 
 A child's end does not touch the supervisor; the child ends with the supervisor.
 """

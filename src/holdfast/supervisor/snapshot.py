@@ -1,4 +1,4 @@
-"""What is the fleet like, by its supervisor's answers so far? The first holds all of it, the others what has changed."""
+"""A client's copy of the fleet, built from one full answer and later changes."""
 
 from __future__ import annotations
 

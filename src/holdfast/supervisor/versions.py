@@ -1,4 +1,4 @@
-"""What has changed since somebody looked last? A version that only rises, and the newest of each thing.
+"""The log of what changed since a client's version: a version that only rises, and the newest of each thing.
 
 A reader that knows version 7 is told what is newer, in time proportional to that. A later life of the supervisor begins above
 all versions of the lives before it: a version of those is no knowledge.

@@ -1,4 +1,4 @@
-"""How is an agent asked something? By the other end of `control_socket`: one JSON line there, one back.
+"""Sends one question to an agent's control socket, and reads the answer: one JSON line there, one back.
 
 Also how both ends name a socket whose path is longer than an address may be.
 """

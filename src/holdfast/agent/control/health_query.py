@@ -1,4 +1,4 @@
-"""What have all nodes answered to `holdfast check`? One `Examination` per question, at the desk that was asked.
+"""Collects the answers of all nodes to one `holdfast check`.
 
 The answer goes out when all nodes have answered, or when the checks' deadlines have passed: it names the silent nodes.
 """

@@ -1,4 +1,4 @@
-"""How are requests to the agent answered? From this host by its Unix socket, from a load balancer by HTTP."""
+"""Answers `holdfast status`, `stop`, `restart`, `exclude`, `check`, … on the agent's side, and health checks by HTTP."""
 
 from __future__ import annotations
 

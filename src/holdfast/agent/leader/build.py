@@ -1,4 +1,4 @@
-"""From a configuration to a node that may come to lead: its machines, where it would serve, and who elects or decides."""
+"""Builds a node that may become the coordinator's host: its machines, its address, and who elects or decides."""
 
 from __future__ import annotations
 

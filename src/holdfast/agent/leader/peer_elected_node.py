@@ -1,4 +1,4 @@
-"""What does a node do whose coordinator's successor is chosen by the nodes among themselves?
+"""Composes one node's machines where the nodes elect the coordinator's successor by vote.
 
 The same parts as in `agent.leader.elected_node`, with `rendezvous.election.succession` in the election's place and the other
 nodes in the store's:

@@ -1,8 +1,9 @@
-"""Which of two halves goes on? The first to put its name into a directory that both can reach; or a scheduler says.
+"""Asks a shared directory, Slurm or Kubernetes which half goes on when the network splits a job in two.
 
-For each electorate there is one file, made by `link`, which is atomic on NFS too and fails for the second. It holds the
-endpoint of the node that the witness speaks for, and it stays: the next electorate has another. A file system that is gone
-blocks each process that touches it: a throw-away child asks, and gives up by itself. An agent that waited would lose its lease.
+In a directory that both can reach, the first to put its name there goes on. For each electorate there is one file, made by
+`link`, which is atomic on NFS too and fails for the second. It holds the endpoint of the node that the witness speaks for, and
+it stays: the next electorate has another. A file system that is gone blocks each process that touches it: a throw-away child
+asks, and gives up by itself. An agent that waited would lose its lease.
 
 Slurm and Kubernetes know of nodes that are dead; the programs that ask them are `integrations.slurm.witness` and
 `integrations.kubernetes.witness`. Whose word it is, speaks for us when one of those that are missing is dead, and we are not.

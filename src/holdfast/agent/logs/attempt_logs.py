@@ -1,4 +1,4 @@
-"""Which open files does each worker of one attempt start with, and what are the last lines in them?
+"""Opens the log files for one attempt's workers, and reads their last lines.
 
 `agent.logs.paths` decides where they lie; `agent.logs.tee` shows them.
 """

@@ -1,4 +1,4 @@
-"""How are the ranks' lines shown though the disk that they lie on may hang? A thread does whatever touches their files.
+"""Runs the tee in a thread, so that a disk that hangs does not block the agent.
 
 `agent.logs.tee` follows them. The agent's loop waits a moment for each turn of the thread. After one that does not end it asks
 for nothing more until it ends; what is not shown meanwhile stays in the files, and is shown in order when they can be read.

@@ -1,4 +1,4 @@
-"""Where do a worker's stdout, stderr and error file go?
+"""Chooses the log paths of each worker, and the prefix of each shown line (`[default0]:`).
 
     <log-dir>/<run id>_<8 characters>/attempt_<restart count>/<local rank>/{stdout.log, stderr.log, error.json}
     <state>/jobs/<job>/logs/<node>/   attempt_<restart count>/<local rank>/…          without --log-dir

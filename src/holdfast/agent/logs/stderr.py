@@ -1,4 +1,4 @@
-"""How does the agent write to stderr, if nothing reads it?
+"""Writes the agent's messages to stderr without blocking, even when nobody reads it.
 
 A reader that has gone (`2>&1 | head`), a full disk, a terminal that was closed or stopped with Ctrl-S: none of them may end a
 job, hold it up, or change its exit code. What cannot be written at once waits here; what can never be written is dropped.

@@ -1,4 +1,4 @@
-"""When does a cycle begin and end, as the coordinator in this agent sees it? Looks at it, and has it written down.
+"""Writes the cycle-info files when a round begins and ends.
 
 A cycle is a round (`core.job.cycles`); what is written is `telemetry.report.cycle_info`'s. Without a coordinator an agent
 writes nothing.

@@ -1,4 +1,4 @@
-"""What does an agent say, and what does it leave on disk? Lines for people, events, incidents and the report.
+"""Writes the agent's messages to stderr, and events, incidents and the report to disk.
 
 Events are noted in memory, and `write_down` puts them on disk: the handling of a failure does not wait for a disk.
 """

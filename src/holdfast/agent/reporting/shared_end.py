@@ -1,4 +1,4 @@
-"""How did the job end, if nobody is left to tell this agent? As another agent has written into a directory that both share.
+"""Reads the job's end from a shared directory when nobody is left to tell this agent.
 
 Agents share it on one host, or where the home is on NFS. An agent that was cut off as the job ended, or that comes late, finds
 the report there.

@@ -1,4 +1,4 @@
-"""The agent's hand towards a supervisor (--supervisor): what happens here is told it, and its orders go to the agent's desk.
+"""Connects the agent to a supervisor (`--supervisor`): sends reports, and carries out its orders.
 
 Loaded only where there is one. Its links are behind one descriptor of the agent's loop, and none of them is ever waited for: a
 supervisor that is dead, slow or stuck costs the job nothing.

@@ -1,4 +1,4 @@
-"""What is a spare to import, and what of its environment is no longer right once it is to be a worker?"""
+"""The list of modules for a spare to import, and whether changed variables make the spare unusable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where do spare workers wait, and how is one handed a worker's place? The hands of `agent.spares.machine`.
+"""Starts spare workers, and turns one into a worker when it is needed. Carries out what `agent.spares.machine` decides.
 
 A spare is a child of the agent's like a worker, started with the same command line, with a socket in the place of a page
 (`client.spare`). It is told what to import, says when it has done so, and is sent everything else once its time has come:

@@ -1,4 +1,4 @@
-"""What did a worker write about its own end, and what does our own launcher get of it?
+"""Reads a worker's error.json, and copies the root cause to an outer launcher.
 
 A worker that dies of an exception leaves `error.json`. torch's `@record`, function entry points and our own bootstrap write
 

@@ -1,4 +1,4 @@
-"""How far has the job come? By the file that its checkpoints leave, or by the steps of this node's ranks.
+"""Reads how far the job has come: from the file that its checkpoints leave, or from the steps of this node's ranks.
 
 Told before the node's first `Join` and whenever the workers of a round are gone. The coordinator decides what follows
 (`recovery.progress`). Made only where a job without progress is to be stopped.

@@ -1,4 +1,4 @@
-"""How long did the ranks of a round take to begin, and how far had they come in the end?
+"""Records how long each round's ranks took to start, and how far they had come when it ended.
 
 Ranks write the moments into their pages, so the agent may look late: after one second, two, four, until each has made its first
 step, or one ends. The user is told where our bootstrap could not do all of its work in a rank.

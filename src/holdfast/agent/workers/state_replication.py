@@ -1,4 +1,4 @@
-"""How do saved states get into another node's memory, and back to the node that takes this one's place?
+"""Copies stashed states to a partner node's memory, and back to a replacement node.
 
 By threads of the agent, so that it goes on when a rank dies: one for each local rank, which sends what is new to the partner
 that the coordinator has named, and one for each link from elsewhere, which takes or gives. Each question is answered before the

@@ -1,5 +1,6 @@
-"""Which nodes must not take part, since when, and why? Remembered by name: over rounds, over other lives of a node's agent,
-and, by `kept` and `resume`, over coordinators.
+"""The list of excluded nodes with reasons. Decided in `failure_handling`, `admission` and `requests`.
+
+Nodes are remembered by name: over rounds, over restarts of a node's agent, and, by `kept` and `resume`, over coordinators.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What has failed in which round, and what came first? By our own clock, not by many nodes' timestamps."""
+"""Keeps a round's failures in order, by the coordinator's clock and not by many nodes' timestamps."""
 
 from __future__ import annotations
 

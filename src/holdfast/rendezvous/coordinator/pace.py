@@ -1,4 +1,4 @@
-"""How do the job's nodes get on, and which of them is slower than the others? What the coordinator makes of each node's word.
+"""Merges what nodes report: longest silences (for limits) and step times (for stragglers).
 
 One small message per node and minute comes (`core.wire.messages.Pace`), and is answered only where the job needs more than that
 node knows. What the ranks need goes to nodes that start later, and to a coordinator's successor. So do the limits that the

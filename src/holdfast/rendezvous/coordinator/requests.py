@@ -1,4 +1,4 @@
-"""What does somebody want of the job or of a node, and what comes of it? An operator's request, or a rank's own.
+"""Decides on requests of operators and ranks to end or restart the job, or to exclude or readmit a node.
 
 The coordinator decides about what concerns the whole job: its end, a restart, which nodes it may have. Anything else it passes
 on (`rendezvous.coordinator.pending_requests`).

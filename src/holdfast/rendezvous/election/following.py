@@ -1,4 +1,7 @@
-"""What does a node owe to the leader that it hears? Part of `rendezvous.election.succession`."""
+"""Follower role: accepts a leader and its roster, and stops voting while bound by a promise.
+
+Transitions of `rendezvous.election.succession`.
+"""
 
 from __future__ import annotations
 

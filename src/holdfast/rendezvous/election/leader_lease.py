@@ -1,4 +1,4 @@
-"""May the coordinator still lead? It may while at least half of those who could elect another are loyal.
+"""How long the coordinator may lead: while at least half of the voters have promised not to elect another (are *loyal*).
 
     member       Renewed heard ─────────────── promise_s ───────────────▶ may vote
     coordinator      └─ Renew, with the mark ──▶ loyal until mark + promise_s

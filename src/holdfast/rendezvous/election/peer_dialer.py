@@ -1,5 +1,6 @@
-"""Whom does a node call that looks for the coordinator, and until when? Its one link, to one peer after the other.
-Whom to call, and what to say, is decided in `rendezvous.election.succession`.
+"""The one connection that a node without a coordinator makes, to one peer after the other.
+
+`rendezvous.election.succession` decides whom to call, and what to say.
 """
 
 from __future__ import annotations

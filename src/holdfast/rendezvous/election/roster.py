@@ -1,5 +1,6 @@
-"""What does a roster say to the node that holds it? Pure functions. How one is drawn up is `rendezvous.election.leader_lease`'s
-matter, and what is done with it `rendezvous.election.succession`'s.
+"""Reads a roster, the list of who may vote and who succeeds the coordinator in which order.
+
+`rendezvous.election.leader_lease` draws it up, and `rendezvous.election.succession` acts on it.
 """
 
 from __future__ import annotations

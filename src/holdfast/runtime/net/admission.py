@@ -1,4 +1,4 @@
-"""Which connections have proved nothing yet, which goes when there is no room, and what is said of those turned away?"""
+"""Limits for connections that are not authenticated yet, and what is logged about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Links over TCP: sockets that never block, each with a handshake before its first message, and TLS below where configured.
+"""Opens the agent's port, and accepts and makes links over TCP: sockets that never block.
+
+Each has a handshake before its first message, and TLS below where configured.
 
 Whatever a stranger does costs a descriptor for a few seconds, a few kilobytes and one line: see `_lost` and `_make_room`.
 """

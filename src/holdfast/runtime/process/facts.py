@@ -1,6 +1,7 @@
-"""How are questions about this host asked without coming to harm? Each in a throw-away child with a deadline, all at the same
-time: a name server that does not answer, a driver that hangs, or a file system that is gone cost `DEADLINE_S` and one line,
-and no attempt leaves a mark on the asking process.
+"""Asks questions about this host, each in a throw-away child with a deadline, all at the same time.
+
+A name server that does not answer, a driver that hangs, or a file system that is gone cost `DEADLINE_S` and one line, and no
+attempt leaves a mark on the asking process.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""May this process open as many files as it will need? The coordinator's host holds a connection to every other node,
-and the usual limit is 1,024. Any process may raise its own, up to a hard limit.
+"""Raises the limit on open files for a coordinator's many links.
+
+It holds a connection to every other node, and the usual limit is 1,024. Any process may raise its own, up to a hard limit.
 """
 
 from __future__ import annotations

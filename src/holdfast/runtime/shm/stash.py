@@ -1,7 +1,6 @@
-"""Which generations of their state have a node's ranks left in its memory, and how do they get into another node's? The agent's
-hand on the file that it holds open.
+"""Reads and fills the stash, the ranks' saved states in shared memory, for the agent, which holds its file open.
 
-What it finds is exact once no worker lives. The file has no name: its memory is free when the last process that has it is gone.
+What is found is exact once no worker lives. The file has no name: its memory is free when the last process that has it is gone.
 Where a generation is read while its rank may write, it is whole if the slot's sequence number is the same afterwards.
 """
 

@@ -1,4 +1,4 @@
-"""What was done, and why? The record of deeds: each is written when it is decided, and again when its outcome is known."""
+"""The log of the supervisor's actions: each is written with its reason when decided, and again with its outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of an order or a call? Its task names the deed and the verb: the answer, or its absence, goes to what waits."""
+"""Passes the answer to an order or call, or its timeout, to the swap or action that waits for it, which its task names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is a node taken out of its job, exactly once, whichever process dies meanwhile?
+"""Carries out the steps of a swap, exactly once, whichever process dies meanwhile. `policies` decides on it.
 
     exclude ──▶ drain ──▶ replace ──▶ watch ──▶ over
     its job     the scheduler         a round without it runs

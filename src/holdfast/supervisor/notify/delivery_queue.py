@@ -1,4 +1,4 @@
-"""What is one receiver of the supervisor's deeds still to be told, and when is it tried again? Pure, one for each receiver.
+"""The queue of notifications for one webhook, with retry and back-off. Decides only; `webhook_sender` sends.
 
 A deed is told twice: when it is decided and when its outcome is known. In the order in which that was heard, one at a time;
 what was not taken is tried again, later each time, and the rest waits behind it. What has been told is a value that can be kept

@@ -1,4 +1,7 @@
-"""Which value did this JSON come from? Tolerant of other versions: unknown fields are left out, unknown words kept."""
+"""Turns JSON from the record back into events and values.
+
+Tolerant of other versions: unknown fields are left out, unknown words kept.
+"""
 
 from __future__ import annotations
 
