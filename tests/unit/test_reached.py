@@ -29,7 +29,7 @@ def round_of(mileage: Mileage, *steps: int | None, told: bool = True) -> int | N
     """Ranks with these last steps run and end."""
     for pid, step in enumerate(steps, 1):
         mileage.ended(ProcessGone(pid=pid, exitcode=1, step=step, step_told=told))
-    return mileage.reached().iteration
+    return mileage.reached().reached
 
 
 def test_steps_that_the_script_tells_are_the_job_s_and_the_furthest_counts(aside: Aside, said: list[str]) -> None:
