@@ -16,13 +16,14 @@ HEAD = """# Checks
 
 <!-- Made from the table of checks by `make reference`. Do not edit. -->
 
-What `holdfast check`, `holdfast health-service`, `--check-before`, `--check-after` and `--check-during` can look at. To use
-them: [Leave unfit nodes out](../how-to/health.md). To add one: [Write a check](../how-to/write-a-check.md). A check is asked
-for by its name, or as `NAME=ARGUMENT`. Behind any name, another package's too, may stand in brackets for how long it is waited
-for, and how many answers in a row count: `NAME[deadline=30 bad=2 good=3]=ARGUMENT` is given up after 30 seconds, makes the node
-unfit when it has said so twice in a row (before, it is degraded), and fit again after three other answers.
+`holdfast check`, `holdfast health-service`, `--check-before`, `--check-after` and `--check-during` run these checks. To use
+them, read [Leave unfit nodes out](../how-to/health.md). To add one, read [Write a check](../how-to/write-a-check.md).
 
-| check | argument | looks at | deadline | no answer in time |
+Give a check as `NAME` or `NAME=ARGUMENT`. Options go in brackets after the name, for checks of other packages too. For example,
+`NAME[deadline=30 bad=2 good=3]=ARGUMENT` has a deadline of 30 seconds. It makes the node unfit after two bad answers in a row
+(after the first, the node is degraded), and fit again after three other answers in a row.
+
+| check | argument | what it checks | deadline | no answer in time |
 |---|---|---|---|---|
 """
 
@@ -31,16 +32,16 @@ def page() -> str:
     """The whole page."""
     parts = [HEAD + "\n".join(map(_row, CHECKS)) + "\n"]
     parts.append(
-        "`auto` stands for those of `gpu`, `xid`, `amd` and `nic` whose hardware is there. `holdfast check` without a name\n"
-        "runs `memory`, `files`, `clock`, `kernel-log` and `auto`.\n"
+        "`auto` means those of `gpu`, `xid`, `amd` and `nic` for which the node has the hardware. `holdfast check` without a\n"
+        "name runs `memory`, `files`, `clock`, `kernel-log` and `auto`.\n"
     )
     parts += [f"## {check.name}\n\n{_prose(check)}" for check in CHECKS]
-    log = ["## What the kernel's log is searched for\n", "| verdict | what it is | regular expression |", "|---|---|---|"]
+    log = ["## Patterns in the kernel's log\n", "| verdict | meaning | regular expression |", "|---|---|---|"]
     log += [f"| {state} | {what} | `{pattern.replace('|', chr(92) + '|')}` |" for state, what, pattern in PATTERNS]
     xids = [
         "## Xid errors\n",
         "From NVIDIA's catalogue of Xid errors.\n",
-        "| Xid | what | kind | what helps |",
+        "| Xid | meaning | kind | action |",
         "|---|---|---|---|",
     ]
     xids += [f"| {number} | {what} | {kind} | {action} |" for number, what, kind, action in ROWS]
@@ -48,7 +49,7 @@ def page() -> str:
 
 
 def _row(check: Check) -> str:
-    silence = f"{check.silence}" if check.silence != "fit" else "fit: not held against the node"
+    silence = f"{check.silence}" if check.silence != "fit" else "fit"
     return f"| `{check.name}` | {check.argument or '–'} | {check.help} | {check.deadline_s:g} s | {silence} |"
 
 

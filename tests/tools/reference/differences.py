@@ -68,8 +68,11 @@ DIFFERENCES: tuple[tuple[str, str, str], ...] = (
     ("Children of workers", "keep running when their worker dies", "killed with the worker, even if they called setsid"),
     ("`--shutdown-timeout`", "applies only when the agent is told to stop; 30 s otherwise", "applies at every stop"),
     ("`--signals-to-handle`", "skips a wrong name with a warning", "a wrong name is an error"),
-    ("SIGUSR1, SIGUSR2", "end the launcher unless `--signals-to-handle` lists "
-    "them", "passed on to the workers; they end the job only if listed"),
+    (
+        "SIGUSR1, SIGUSR2",
+        "end the launcher unless `--signals-to-handle` lists them",
+        "passed on to the workers; they end the job only if listed",
+    ),
     ("Logs of an earlier attempt", "erased when nodes join or leave", "kept: `attempt_1.r3` is the same attempt in round 3"),
     (
         "No `--log-dir`",
@@ -210,8 +213,10 @@ VARIABLES: tuple[tuple[str, str], ...] = (
         "NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE",
         "1: several agents may run on one node; each counts as a node of the job",
     ),
-    ("NVRX_REPLACEMENT_GROUP_ID", "nodes with the same value take part all together or not at all (default: "
-    "`SLURM_ARRAY_TASK_ID`)"),
+    (
+        "NVRX_REPLACEMENT_GROUP_ID",
+        "nodes with the same value take part all together or not at all (default: `SLURM_ARRAY_TASK_ID`)",
+    ),
     ("HOLDFAST_TOKEN", "the secret that the job's nodes share, if there is no `--token-file`"),
     (
         "HOLDFAST_ETCD_USER, HOLDFAST_ETCD_PASSWORD",

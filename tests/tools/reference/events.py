@@ -22,23 +22,24 @@ HEAD = """\
 
 <!-- Made from core/job/events.py by `make reference`. Do not edit. -->
 
-Everything that happens to a job is an event: one JSON line in `events-<node>.jsonl`, in the [job's directory](state.md).
-`holdfast events` prints them; `status`, `why`, `report` and `jobs` are folds over them. The catalogue is closed: these are all.
+Holdfast records everything that happens to a job as an event: one JSON line in `events-<node>.jsonl`, in the
+[job's directory](state.md). `holdfast events` prints the events. `status`, `why`, `report` and `jobs` compute their output from
+them. This page lists all events.
 
-Every line begins with the same envelope:
+Every line begins with the same fields:
 
 | field | type | meaning |
 |---|---|---|
-| `seq` | `int` | number of the line in this file, from 1; it goes on when another agent continues the file |
-| `at_unix` | `float` | when it was seen or decided, not when it was written: seconds since the epoch, on this node's clock |
-| `node` | `str` | name of the node in file names |
-| `round` | `int` | round that the event belongs to; 0: before the first |
+| `seq` | `int` | number of the line in this file, from 1; the count goes on if another agent continues the file |
+| `at_unix` | `float` | when it was seen or decided, not written: seconds since the epoch, on this node's clock |
+| `node` | `str` | name of the node, as in file names |
+| `round` | `int` | round of the event; 0: before the first round |
 | `attempt` | `int` | restarts of the job so far |
-| `event` | `str` | name of the event, one of those below |
+| `event` | `str` | name of the event, as below |
 
-Each node records what it saw itself. What concerns the whole job (`NodeJoined`, `NodeLeft`, `NodeLost`, `NodeExcluded`,
-`NodeReadmitted`, `Decided`) is recorded by the node that hosts the coordinator. Readers must ignore events and fields that they
-do not know: a newer version may add some.
+Each node records what it sees itself. The node that hosts the coordinator records what concerns the whole job (`NodeJoined`,
+`NodeLeft`, `NodeLost`, `NodeExcluded`, `NodeReadmitted`, `Decided`). Readers must ignore unknown events and fields: a newer
+version may add some.
 """
 
 

@@ -65,7 +65,7 @@ VARIABLES = """\
 | `NVRX_DISABLE_RANK_MONITORS` | any value: `--monitor off` |
 | `NVRX_LOG_DEBUG` | `1`: `--ft-log-level debug` |
 | `NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE` | `1`: several agents may run on one node |
-| `CROSS_SLURM_PROCID`, `SLURM_PROCID`, `GROUP_RANK`, … | this node's place in the order: [where it comes from](torchrun.md#other-variables) |
+| `CROSS_SLURM_PROCID`, `SLURM_PROCID`, `GROUP_RANK`, … | order of the nodes: [more](torchrun.md#other-variables) |
 | `NVRX_REPLACEMENT_GROUP_ID` | nodes with the same value are replaced together |
 | `NVRX_CURRENT_CYCLE_INFO` | with `--ft-cycle-info-dir`: the workers get the path of the file about the current cycle |
 """

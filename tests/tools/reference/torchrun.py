@@ -33,7 +33,7 @@ def page() -> str:
     parts += ["## Holdfast's own flags\n", _table(flag for flag in FLAGS if flag.group == OURS)]
     parts += [
         "## `holdfast launch`\n",
-        "The same as `holdfast run`, but each worker gets `--local-rank=N` before the script's own arguments, unless you give:\n",
+        "Like `holdfast run`, but each worker gets `--local-rank=N` before the script's own arguments, unless you give:\n",
     ]
     parts += [_table([USE_ENV])]
     parts += ["## Other variables\n", _variables()]

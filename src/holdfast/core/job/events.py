@@ -23,24 +23,24 @@ class Event(Value):
 
 
 class AgentStarted(Event):
-    """An agent's life begins: the first line of each, with what it was asked to run."""
+    """An agent starts. This is the first event of each agent, with the command that it runs."""
 
-    pid: int  # Of the agent.
-    host: str  # Name of the node, as a person knows it: `--node-name`, else the host name.
-    version: str  # Of Holdfast.
+    pid: int  # Process id of the agent.
+    host: str  # Name of the node: `--node-name`, else the host name.
+    version: str  # Version of Holdfast.
     argv: tuple[str, ...]  # The training script and its arguments.
-    min_nodes: int  # A round needs so many nodes.
-    max_nodes: int  # A round has at most so many.
+    min_nodes: int  # A round needs at least this many nodes.
+    max_nodes: int  # A round has at most this many nodes.
     nproc: int  # Workers on this node.
-    max_restarts: int  # Of the job.
-    backend: str  # Of the rendezvous: memory (one node) · embedded · static · etcd
+    max_restarts: int  # Restart budget of the job.
+    backend: str  # Rendezvous backend: memory (one node) · embedded · static · etcd
 
 
 class Degraded(Event):
-    """Something this host cannot do, and what is used instead."""
+    """This host lacks something; the event says what the agent does instead."""
 
-    what: str  # What cannot be done, in words.
-    instead: str  # What is done instead; empty: nothing, or `what` says it.
+    what: str  # What this host cannot do, in words.
+    instead: str  # What the agent does instead. Empty: nothing, or `what` says it.
 
 
 class JoinRequested(Event):
@@ -48,121 +48,119 @@ class JoinRequested(Event):
 
     round: int  # The round after this node's last.
     backend: str  # As in `AgentStarted`.
-    endpoint: str  # Where the nodes meet, `host:port`; empty where there is one node.
+    endpoint: str  # Where the nodes meet, `host:port`. Empty: the job has one node.
 
 
 class RoundFormed(Event):
-    """Members agreed. `nodes` in group-rank order."""
+    """A round begins: its nodes and ranks are settled."""
 
-    round: int  # Its number, from 1; no number comes twice in a job.
+    round: int  # Number of the round, from 1; unique within a job.
     nodes: tuple[str, ...]
-    """Their names, in group-rank order; of more than 64 nodes only group rank 0 knows them."""
-    group_rank: int  # This node's place among the nodes, from 0.
-    world_size: int  # Workers of all nodes.
+    """Names of the nodes, in group-rank order. In rounds of more than 64 nodes only group rank 0 knows them."""
+    group_rank: int  # Rank of this node among the nodes, from 0.
+    world_size: int  # Number of workers on all nodes.
     master_addr: str  # MASTER_ADDR of the workers.
     master_port: int  # MASTER_PORT of the workers.
-    waited_s: float  # Seconds since this node had asked for it.
-    reason: str  # Why there is a new round, in words.
+    waited_s: float  # Seconds since this node asked to take part.
+    reason: str  # Why the round began, in words.
 
 
 class WorkerStarted(Event):
-    """The process of one rank was started."""
+    """The agent started the process of one rank."""
 
     rank: int  # Global rank.
-    local_rank: int  # Its place on this node, from 0.
-    pid: int  # Its process, on its own host.
-    argv: tuple[str, ...]  # Its command line.
-    log_dir: str | None  # Where its logs and error file are. None: they are not kept.
-    spare: bool = False  # A warm spare has become it: its modules were imported before.
-    cold_because: str = ""  # Why no spare has, in words, where there could have been one.
+    local_rank: int  # Rank among the workers of this node, from 0.
+    pid: int  # Process id, on this host.
+    argv: tuple[str, ...]  # Command line of the worker.
+    log_dir: str | None  # Folder of its logs and error file. None: they are not kept.
+    spare: bool = False  # True: the worker was a warm spare, which had already imported the script's modules.
+    cold_because: str = ""  # Why it started cold although warm spares are on, in words. Empty otherwise.
 
 
 class SpareReady(Event):
-    """A warm spare has imported what the script does, and waits."""
+    """A warm spare has imported the script's modules, and waits."""
 
-    local_rank: int  # Of the worker that it may become; where spares are forked, it is there for all.
-    pid: int  # Its process.
+    local_rank: int  # Local rank of the worker that it may become. With `--warm-mode fork` it serves all local ranks.
+    pid: int  # Process id of the spare.
     import_s: float  # Seconds that its imports took, at low priority.
-    mb: float  # MiB that it has alone.
+    mb: float  # MiB of memory that it does not share.
 
 
 class SpareLost(Event):
-    """A warm spare is no more, though it became no worker."""
+    """A warm spare ended without becoming a worker."""
 
     local_rank: int  # As in `SpareReady`.
-    pid: int  # Its process.
-    reason: str  # In words.
+    pid: int  # Process id of the spare.
+    reason: str  # Why, in words.
 
 
 class RanksBegun(Event):
-    """How the ranks of this node began: each made its first step, or the first of them ended before it had.
+    """How the ranks of this node started, up to the first step of each or the end of one before its first step.
 
-    Seconds since they were started, of the rank that took longest; None: no rank of this node has come so far, or has told."""
+    Times are seconds since the start of the processes, of the slowest rank. None: no rank of this node got there, or
+    reported it."""
 
-    booted_s: float | None  # To where Python began to run the script.
-    joining_s: float | None
-    """To the script's first call of `init_process_group`: most of what it imports is loaded then."""
-    joined_s: float | None  # To that call's return: the ranks have met, by a first collective.
-    restored_s: float | None  # To where it had loaded its state, from a checkpoint or the stash.
-    restore_s: float  # How long that took, all in all.
-    stepped_s: float | None  # To the end of its first step.
+    booted_s: float | None  # Until Python began to run the script.
+    joining_s: float | None  # Until the script's first call of `init_process_group`. By then most of its imports are done.
+    joined_s: float | None  # Until that call returned: the ranks have met in a first collective.
+    restored_s: float | None  # Until it had loaded its state, from a checkpoint or the stash.
+    restore_s: float  # Seconds that loading took in total.
+    stepped_s: float | None  # Until the end of its first step.
     first_step: int | None = None
-    """The number of that, the lowest of all ranks', as the script itself told it. None: it has told none."""
+    """Number of that step, as the script reports it; the lowest of all ranks. None: the script reports none."""
 
 
 class RanksEnded(Event):
-    """How far the ranks of this node had come when the last of them was gone: of the one that had come furthest.
+    """How far the ranks of this node got before the last of them ended. Values are those of the rank that got furthest.
 
-    Seconds since they were started, as in `RanksBegun`."""
+    Times are seconds since the start of the processes, as in `RanksBegun`."""
 
-    last_step: int | None
-    """The number of its last step, as the script itself told it. None: it has told none."""
-    last_step_s: float | None  # To the end of its last step, told or counted. None: it made none.
-    saved_s: float | None
-    """To the end of the last checkpoint that was written. None: none was, as far as ranks tell."""
+    last_step: int | None  # Number of its last step, as the script reports it. None: the script reports none.
+    last_step_s: float | None  # Until the end of its last step, reported or counted. None: it made no step.
+    saved_s: float | None  # Until the end of the last checkpoint. None: the ranks reported none.
 
 
 class WorkerDying(Event):
-    """The kernel released the worker's robust mutex: it is dead, though its memory is still being freed."""
+    """The kernel released the worker's robust mutex: the worker is dead, but the kernel still frees its memory."""
 
     rank: int  # Global rank.
-    local_rank: int  # Its place on this node, from 0.
-    pid: int  # Its process.
-    exitcode: int | None  # Negative for a signal. None: not known yet.
+    local_rank: int  # Rank among the workers of this node, from 0.
+    pid: int  # Process id of the worker.
+    exitcode: int | None  # Exit code; negative for a signal. None: not known yet.
 
 
 class WorkerExited(Event):
-    """The process of one rank is gone, its memory freed."""
+    """The process of one rank is gone, and its memory is free."""
 
     rank: int  # Global rank.
-    local_rank: int  # Its place on this node, from 0.
-    pid: int  # Its process, which is no more.
-    exitcode: int  # Negative for a signal.
+    local_rank: int  # Rank among the workers of this node, from 0.
+    pid: int  # Process id that the worker had.
+    exitcode: int  # Exit code; negative for a signal.
 
 
 class FailureSeen(Event):
-    """A worker ended badly, or was stopped because another had."""
+    """A worker failed, or the agent stopped it because another worker failed."""
 
-    failure: Failure  # As described [below](#the-failure-in-it).
+    failure: Failure  # Fields as [below](#the-failure-in-it).
 
 
 class RankHung(Event):
-    """A rank gave no sign of life for longer than its limit. What follows is its end, by us."""
+    """A rank gave no sign of life for longer than its limit. The agent ends it next."""
 
     rank: int  # Global rank.
-    local_rank: int  # Its place on this node, from 0.
-    pid: int  # Its process.
-    reason: str  # Which sign was missed for how long, and its limit, in words.
-    quiet_s: float = 0.0  # Seconds since that sign.
+    local_rank: int  # Rank among the workers of this node, from 0.
+    pid: int  # Process id of the rank.
+    reason: str  # Which sign was missing, for how long, and the limit, in words.
+    quiet_s: float = 0.0  # Seconds since the last sign of that kind.
 
 
 class StacksKept(Event):
-    """This node's ranks were looked at, because a rank of the job hung: where each of them was."""
+    """A rank of the job hung, so the agent recorded where each rank of this node was."""
 
-    path: str  # Folder with a file for each rank, on this host.
-    ranks: tuple[int, ...]  # Global ranks that have shown their Python stacks.
-    silent: tuple[int, ...]  # Ranks that have not: what the kernel says of them is in their files.
-    reason: str  # For whose sake, in words.
+    path: str  # Folder with one file per rank, on this host.
+    ranks: tuple[int, ...]  # Global ranks that gave their Python stacks.
+    silent: tuple[int, ...]  # Global ranks that did not; their files hold what the kernel knows of them.
+    reason: str  # Why, in words: which rank hung.
 
 
 class ControlKind(StrEnum):
@@ -175,101 +173,99 @@ class ControlKind(StrEnum):
 
 
 class ControlRequested(Event):
-    """A worker asked for something that concerns the whole job."""
+    """A worker's script asked for something that concerns the whole job."""
 
     rank: int  # Global rank.
-    local_rank: int  # Its place on this node, from 0.
+    local_rank: int  # Rank among the workers of this node, from 0.
     kind: ControlKind
     """exclude (its node) · stop (the job) · restart (all ranks) · continue (nothing is done)"""
-    reason: str  # What it said, in words.
+    reason: str  # The script's own reason.
 
 
 class LimitsLearned(Event):
-    """From what the ranks do, limits have been learned for their silences, or have changed."""
+    """The limits that the agent learns from the ranks' silences exist now, or changed."""
 
     limits_s: dict[str, float]
-    """By kind of silence (first · beat · out · section NAME): from when on a rank is suspected to hang."""
+    """By kind of silence (first · beat · out · section NAME): seconds after which a rank is suspected to hang."""
     longest_s: dict[str, float]
-    """Likewise: the longest that ranks of this node have been silent lately, while all was well."""
+    """By kind of silence: longest recent silence of this node's ranks, in seconds, while all was well."""
 
 
 class LimitsCalculated(Event):
-    """The script has calculated limits, and the coordinator knows them: ranks of later rounds begin with them, on any node."""
+    """The script calculated limits, and the coordinator has them: in later rounds, ranks on any node start with them."""
 
     limits_s: dict[str, float]  # By kind of silence, as in `LimitsLearned`.
 
 
 class Unwatched(Event):
-    """No rank has given a sign of life by itself: no heartbeat, no section, no step, no matching line in a log."""
+    """No rank has sent a sign of life: no heartbeat, section, step or matching log line."""
 
-    after_s: float  # Seconds since the ranks were started.
-    still_s: float | None
-    """They count as hung after so many seconds in which the whole node has stood still. None: not even then."""
+    after_s: float  # Seconds since the ranks started.
+    still_s: float | None  # Ranks count as hung after the whole node was idle for this many seconds. None: never.
 
 
 class StragglerSeen(Event):
-    """A rank, or a whole node, is much slower than the others, and has been for a while."""
+    """A rank, or a whole node, is much slower than the others, and has been so for a while."""
 
-    name: str  # Of the node.
+    name: str  # Name of the node.
     rank: int  # Global rank; -1: the node as a whole.
-    series: str  # What it is slow at: `step`, or a section's name.
+    series: str  # What is slow: `step`, or a section's name.
     took_s: float  # Median of its last period, in seconds.
-    typical_s: float  # Median of those that it is compared with.
-    against: str  # the node's other ranks · its own past · the other nodes
+    typical_s: float  # Median of the others in the comparison, in seconds.
+    against: str  # Compared with: the node's other ranks · its own past · the other nodes
 
 
 class StragglerOver(Event):
-    """It is as fast as the others again."""
+    """The rank or node is as fast as the others again."""
 
-    name: str  # Of the node.
+    name: str  # Name of the node.
     rank: int  # Global rank; -1: the node as a whole.
-    series: str  # What it was slow at.
+    series: str  # What was slow.
     against: str  # As in `StragglerSeen`.
 
 
 class WatchdogExpired(Event):
-    """A worker did not leave a scope in time (`timer.expires`), or another process with a timer."""
+    """A worker, or another process with a timer, did not leave a scope in time (`timer.expires`)."""
 
-    pid: int  # The process whose timer it was.
-    scope: str  # The timer's name, as the script gave it.
-    expired_s: float  # Seconds since the timer's time was up.
+    pid: int  # Process id of the timer's owner.
+    scope: str  # Name of the timer, from the script.
+    expired_s: float  # Seconds since the timer expired.
 
 
 class Decided(Event):
-    """A decision, with its reason in words. `why` prints exactly this."""
+    """The coordinator's decision, with its reason in words. `why` prints exactly this."""
 
-    decision: Verdict
-    """restart · rejoin · carry-on (the same round, without those that failed) · stop · finish"""
-    reason: str  # In words.
-    delay_s: float = 0.0  # Seconds to wait before the next round, after crashes at once.
-    restarts_left: int | None = None  # Of the job, after this decision. None: nobody counts.
+    decision: Verdict  # restart · rejoin · carry-on (the same round, without the failed ranks) · stop · finish
+    reason: str  # Why, in words.
+    delay_s: float = 0.0  # Seconds to wait before the next round, if workers crash right after they start.
+    restarts_left: int | None = None  # Restarts that the job has left after this decision. None: there is no count.
 
 
 class StopSent(Event):
-    """Workers were asked to stop."""
+    """The agent asked workers to stop."""
 
-    signal: str  # Its name, such as `SIGTERM`.
-    grace_s: float  # Seconds that the workers have before SIGKILL.
-    reason: str  # Why they are to stop, in words.
-    ranks: tuple[int, ...]  # Global ranks of those that were asked.
+    signal: str  # Name of the signal, such as `SIGTERM`.
+    grace_s: float  # Seconds until SIGKILL.
+    reason: str  # Why the workers stop, in words.
+    ranks: tuple[int, ...]  # Global ranks of these workers.
 
 
 class WorkersStopped(Event):
-    """All workers of the round on this node are gone, with everything below them."""
+    """All workers of the round on this node are gone, with all their child processes."""
 
-    took_s: float  # Seconds since they were asked; 0: nobody had to ask.
-    killed: tuple[int, ...]  # Ranks that outlived the grace period.
+    took_s: float  # Seconds since the agent asked them to stop; 0: it did not have to ask.
+    killed: tuple[int, ...]  # Global ranks that outlived the grace period and got SIGKILL.
 
 
 class GpuMemoryReclaimed(Event):
-    """Before a restart, the GPUs' memory was looked at until it was free, or for as long as a start waits for it."""
+    """Before a restart, the agent waited until the GPUs' memory was free, or until the time limit."""
 
-    waited_s: float  # Seconds since the last worker was gone; the nodes met meanwhile.
-    looks: int  # How often it was looked at.
-    gpus: tuple[int, ...]  # The driver's numbers of the GPUs; the next two have one entry for each.
-    first_mb: tuple[float, ...]  # MiB in use at the first look.
-    last_mb: tuple[float, ...]  # MiB in use at the last one.
-    free: bool  # False: the time was over first, and the workers were started all the same.
+    waited_s: float  # Seconds since the last worker was gone. The nodes meet during this time.
+    looks: int  # Number of readings.
+    gpus: tuple[int, ...]  # The driver's numbers of the GPUs. The next two fields have one entry per GPU.
+    first_mb: tuple[float, ...]  # MiB in use at the first reading.
+    last_mb: tuple[float, ...]  # MiB in use at the last reading.
+    free: bool  # False: the time limit came first, and the workers started anyway.
 
 
 class HealthState(StrEnum):
@@ -281,48 +277,48 @@ class HealthState(StrEnum):
 
 
 class HealthChanged(Event):
-    """A check of this node's health has another verdict than before, or another reason for it."""
+    """A health check of this node has a new verdict, or a new reason for it."""
 
-    check: str  # Its name, with its argument as it was asked for.
-    state: HealthState  # fit · degraded (it takes part, and somebody should look after it) · unfit
-    before: HealthState  # What it was until then; fit where it had not been asked.
-    reason: str  # What was seen, in words.
+    check: str  # Name and argument of the check.
+    state: HealthState  # fit · degraded (it takes part, but a person should look at it) · unfit
+    before: HealthState  # Verdict before this one; fit if the check had not run yet.
+    reason: str  # What the check found, in words.
     advice: str = ""  # What to do about it.
-    devices: tuple[DeviceFault, ...] = ()  # What is wrong with which device, where the check can tell.
+    devices: tuple[DeviceFault, ...] = ()  # What is wrong with which device, if the check knows.
     took_s: float = 0.0  # Seconds that the check took.
 
 
 class FaultInjected(Event):
-    """A fault was played here, for practice (`holdfast inject`): what follows from it is not the hardware's doing."""
+    """An operator injected a fault here for practice (`holdfast inject`). What follows is not a hardware fault."""
 
     fault: str  # kill · hang · slow · xid · ecc
-    rank: int  # Global rank; -1: it is about a GPU.
-    what: str  # What was done, in words.
+    rank: int  # Global rank; -1: the fault concerns a GPU.
+    what: str  # What the agent did, in words.
     by: str  # Who asked for it.
     for_s: float | None = None
-    """It is undone after so many seconds. None: it cannot be, or is when the agent ends."""
+    """The agent undoes it after this many seconds. None: it cannot be undone, or only when the agent ends."""
 
 
 class FaultOver(Event):
-    """A fault that was played has been undone."""
+    """The agent undid an injected fault."""
 
     fault: str  # As in `FaultInjected`.
     rank: int  # As in `FaultInjected`.
     what: str  # As in `FaultInjected`.
-    reason: str  # Why it is over, in words.
+    reason: str  # Why it ended, in words.
 
 
 class NodeJoined(Event):
     """A node asked the coordinator for the first time to take part."""
 
-    name: str  # Of the node, as a person knows it.
+    name: str  # Name of the node.
 
 
 class NodeLeft(Event):
-    """A node went, and said so."""
+    """A node left, and said so."""
 
-    name: str  # Of the node.
-    reason: str  # What it said, in words.
+    name: str  # Name of the node.
+    reason: str  # The node's own reason, in words.
 
 
 class ExcludedBy(StrEnum):
@@ -338,52 +334,52 @@ class ExcludedBy(StrEnum):
 class NodeExcluded(Event):
     """A node must not take part from now on. It may stay connected as a spare."""
 
-    name: str  # Of the node, as a person knows it.
-    reason: str  # What was said against it, in words.
+    name: str  # Name of the node.
+    reason: str  # Why the node is excluded, in words.
     by: ExcludedBy
-    """operator · failures (its workers were the first to fail, again and again) · slowness · script (a rank of it asked) ·
+    """Who excluded it: operator · failures (its workers repeatedly failed first) · slowness · script (one of its ranks asked) ·
     itself"""
     age_s: float = 0.0
-    """Seconds for which it had been so when this coordinator took it over from the one before; 0: it was decided here."""
+    """Seconds for which it was already excluded when this coordinator took over; 0: this coordinator decided it."""
 
 
 class NodeReadmitted(Event):
-    """A node that was excluded may take part again."""
+    """An excluded node may take part again."""
 
-    name: str  # Of the node.
-    reason: str  # Who let it back, or what has changed, in words.
+    name: str  # Name of the node.
+    reason: str  # Who readmitted it, or what changed, in words.
 
 
 class NodeLost(Event):
-    """A node was not heard from for longer than its lease."""
+    """A node was silent for longer than its lease."""
 
-    name: str  # Of the node.
-    reason: str  # For how long it was silent, and how long its lease is, in words.
-    silent_s: float = 0.0  # Seconds for which it had not been heard from.
+    name: str  # Name of the node.
+    reason: str  # How long the node was silent, and how long its lease is, in words.
+    silent_s: float = 0.0  # Seconds of silence.
 
 
 class CoordinatorFound(Event):
-    """This node has found the coordinator elsewhere than before: what is decided from now on is decided there."""
+    """This node found the coordinator at a new place. Decisions are made there from now on."""
 
-    endpoint: str  # `host:port`.
+    endpoint: str  # Address of the coordinator, `host:port`.
 
 
 class SignalReceived(Event):
-    """The agent was sent a signal."""
+    """The agent received a signal."""
 
-    signal: str  # Its name, such as `SIGTERM`.
+    signal: str  # Name of the signal, such as `SIGTERM`.
 
 
 class GuardianLost(Event):
-    """The process that was started, which guards the agent, was killed: everything on this node ends at once."""
+    """The guardian, the process that protects the agent, was killed. Everything on this node ends at once."""
 
 
 class JobEnded(Event):
-    """The agent's last line: the job is over, or this node's part in it."""
+    """The agent's last event: the job is over, or this node's part in it."""
 
     outcome: Outcome  # succeeded · failed · stopped
-    exit_code: int  # Of this agent; negative: it dies by that signal.
-    reason: str  # In words.
+    exit_code: int  # Exit code of this agent; negative: it dies from that signal.
+    reason: str  # Why, in words.
 
 
 CATALOGUE: dict[str, type[Event]] = {event.__name__: event for event in Event.__subclasses__()}

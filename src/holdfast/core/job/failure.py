@@ -80,29 +80,28 @@ class Position(Value):
 
 
 class Failure(Value):
-    """One worker's end that was not a success, or a node's loss (`rank` -1)."""
+    """The end of one worker that did not succeed, or the loss of a node (`rank` -1)."""
 
-    node: str  # Host name of the node, as a person knows it.
-    rank: int  # Global rank; -1 when a whole node was lost.
-    local_rank: int = -1  # Its place on its node, from 0; -1 when a whole node was lost.
-    role: str = "default"  # As given by `--role`.
-    pid: int = -1  # Its process; -1: it had none, or a whole node was lost.
-    exitcode: int | None = None  # Negative for a signal. None: not known (the node is gone).
-    at_unix: float  # When: from the error record, else when the agent saw it (seconds since the epoch).
+    node: str  # Name of the node.
+    rank: int  # Global rank; -1 if a whole node was lost.
+    local_rank: int = -1  # Rank among the workers of its node, from 0; -1 if a whole node was lost.
+    role: str = "default"  # Value of `--role`.
+    pid: int = -1  # Process id; -1: it had no process, or a whole node was lost.
+    exitcode: int | None = None  # Exit code; negative for a signal. None: not known (the node is gone).
+    at_unix: float  # Time from the error record, else when the agent saw it (seconds since the epoch).
     cause: Cause = Cause.EXIT
-    """exit · signal · exception · watchdog · hung · stuck · start · node_lost · stopped (by us, after another's failure)"""
+    """exit · signal · exception · watchdog · hung · stuck · start · node_lost · stopped (by us, after another failure)"""
     message: str = ""  # One line: the exception's type and text, or what happened.
-    traceback: str | None = None  # Python traceback, where the worker could write one.
-    error_file: str | None = None  # Where its error record is. None: it wrote none.
+    traceback: str | None = None  # Python traceback, if the worker could write one.
+    error_file: str | None = None  # Path of its error record. None: it wrote none.
     error_record: dict[str, Any] | None = None  # Content of the error file (torch's JSON).
-    log_tail: tuple[str, ...] = ()  # The last lines of its log, oldest first; empty: it has none.
-    log_path: str | None = None  # Where its whole log is, on its own host. None: it is not kept.
+    log_tail: tuple[str, ...] = ()  # The last lines of its log, oldest first. Empty: it has no log.
+    log_path: str | None = None  # Path of its whole log, on its own host. None: the log is not kept.
     stacks_path: str | None = None
-    """Of a rank that hung: where the stacks of its node's ranks are, on its own host. None: it did not, or nothing is kept."""
-    undecided: bool = False
-    """It hung with all others, and nothing tells whose fault that is: nothing is held against its node."""
-    round: int = 0  # In which round it happened.
-    attempt: int = 0  # Restarts of the job before that.
+    """Folder with the stacks of its node's ranks, on its own host. None: it did not hang, or nothing is kept."""
+    undecided: bool = False  # True: all ranks hung, and nothing shows which rank caused it. It does not count against its node.
+    round: int = 0  # Round in which it happened.
+    attempt: int = 0  # Restarts of the job before it.
 
     @property
     def signal_name(self) -> str | None:

@@ -1,5 +1,5 @@
-"""Are the AMD GPUs well? What the kernel's driver says in sysfs, without ROCm: errors that were not corrected, retired pages,
-PCI links. Sources: the kernel's documentation of amdgpu, "AMDGPU RAS Support", and of the PCI bus's sysfs files.
+"""Are the AMD GPUs healthy? Reads the kernel driver's sysfs files, without ROCm: uncorrected errors, retired pages, PCI links.
+Sources: the kernel's documentation of amdgpu, "AMDGPU RAS Support", and of the PCI bus's sysfs files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What does the user's own command say of this node? Its exit code is the verdict, its last line the reason."""
+"""What does the user's own command say about this node? Its exit code is the verdict, and its last line the reason."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Are the NVIDIA GPUs well? NVML is asked (`nvidia-ml-py`), in this process, which may hang in the driver and is thrown away.
+"""Are the NVIDIA GPUs healthy? Asks NVML (`nvidia-ml-py`) in a process of its own, because a call may hang in the driver.
 
-    recovery action        other than none: unfit (driver 570 and later say it)
-    memory errors          not corrected since the driver came, a row that cannot be remapped: unfit; one to be: degraded
-    throttled              by the hardware (heat, power brake): degraded
+    recovery action        other than none: unfit (driver 570 and later report it)
+    memory errors          uncorrected since the driver loaded, or a failed row remap: unfit; a pending row remap: degraded
+    throttling             by the hardware (heat, power brake): degraded
     clock                  far below its maximum under load: degraded
-    NVLink                 fewer links than the node's other GPUs have, or than at the last look: unfit
+    NVLink                 fewer links than the node's other GPUs, or than at the last check: unfit
 
-No driver: it does not apply. NVML that answers with an error: unfit, as with ft_launcher.
+Without a driver the check does not apply. If NVML returns an error, the node is unfit, as with ft_launcher.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ PAGE_KIB = 1024.0
 
 
 def memory(look: Look) -> Verdict:
-    """Free memory of the host, and of the cgroup that we and the workers run in."""
+    """Free memory of the host, and of the cgroup that the agent and the workers run in."""
     least = float(look.argument or LEAST_MEMORY)
     told = {name: int(value) for name, value in re.findall(r"^(\w+):\s+(\d+) kB", look.text("proc/meminfo"), re.M)}
     if not told.get("MemTotal"):
@@ -47,7 +47,7 @@ def memory(look: Look) -> Verdict:
 
 
 def files(look: Look) -> Verdict:
-    """File descriptors of the whole host; processes of the host, and of the cgroups that we and the workers run in."""
+    """File descriptors of the host; processes of the host, and of the cgroups that the agent and the workers run in."""
     least = float(look.argument or LEAST_FILES)
     found, told = Findings(), []
     handles = look.text("proc/sys/fs/file-nr").split()
@@ -71,7 +71,7 @@ def files(look: Look) -> Verdict:
 
 
 def clock(look: Look) -> Verdict:
-    """How far the clock is off: by what chrony says, and in a job by what the other nodes' clocks show."""
+    """How far the clock is off, from chrony, and in a job also from the other nodes' clocks."""
     most = float(look.argument or MOST_OFF_S)
     found, told = Findings(), []
     offset = _offset_s(look)

@@ -66,7 +66,7 @@ PATTERNS: tuple[tuple[str, str, str], ...] = (
 
 
 def xid(look: Look) -> Verdict:
-    """Xid errors, by what NVIDIA says helps."""
+    """Xid errors. NVIDIA's recommended action decides the verdict."""
     try:
         said = lines(look)
     except OSError as error:
@@ -98,7 +98,7 @@ def _judge_xid(found: Findings, match: re.Match[str], line: Line) -> None:
 
 
 def kernel_log(look: Look) -> Verdict:
-    """Everything else."""
+    """Errors in the kernel's log other than Xid errors."""
     try:
         said = lines(look)
     except OSError as error:

@@ -1,8 +1,8 @@
-"""Are the NICs' ports up, and have they stayed up? InfiniBand and RoCE, from /sys/class/infiniband.
+"""Are the NICs' ports up, and did they stay up? Reads InfiniBand and RoCE ports from /sys/class/infiniband.
 
-InfiniBand counts lost links in link_downed, RoCE's network device in carrier_down_count (Linux 4.16 and later). A port that has
-never been up is no fault, since many hosts have ports without a cable, unless all are down. A port that was active at the first
-look and is not now is a fault, and so is a link lost since the last look.
+InfiniBand counts lost links in link_downed, and RoCE's network device in carrier_down_count (Linux 4.16 and later). A port that
+was active at the first check and is down now is a fault, and so is a link lost since the last check. A port that was never up
+is no fault unless all ports are down, because many hosts have ports without a cable.
 """
 
 from __future__ import annotations

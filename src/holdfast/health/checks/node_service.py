@@ -1,7 +1,7 @@
-"""What does the node's own health service say? `nvhcd.HealthCheckService/RunHealthCheck` is called, by gRPC over a Unix socket.
+"""What does the node's own health service say? Calls `nvhcd.HealthCheckService/RunHealthCheck` by gRPC over a Unix socket.
 
-As with ft_launcher, a failure is unfit, and so is a report that cannot be read. Without a socket or grpcio the node is fit.
-Without an answer, where ft_launcher goes on with a warning, it is degraded.
+As with ft_launcher, a failure or an unreadable report makes the node unfit. Without a socket or grpcio the node is fit.
+Without an answer the node is degraded; ft_launcher continues with a warning.
 """
 
 from __future__ import annotations

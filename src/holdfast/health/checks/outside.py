@@ -41,7 +41,7 @@ DCGM_WORDS = {"healthy": "", "warning": DEGRADED, "failure": UNFIT, "pass": "", 
 
 
 def kubernetes(look: Look) -> Verdict:
-    """A node's conditions and taints."""
+    """The node's conditions and taints."""
     name = os.environ.get("NODE_NAME") or socket.gethostname()
     node, trouble = _told(look, ("kubectl", "get", "node", name, "-o", "json"))
     if not isinstance(node, dict) or not isinstance(node.get("status"), dict):
@@ -75,7 +75,7 @@ def _judge_taints(found: Findings, taints: Iterable[dict[str, Any]]) -> None:
 
 
 def gpud(look: Look) -> Verdict:
-    """Health states of gpud's components."""
+    """The health states of gpud's components."""
     command = ("curl", "--silent", "--show-error", "--fail", "--insecure", "--max-time", "10", GPUD_URL)
     components, trouble = _told(look, command)
     if not isinstance(components, list):
@@ -100,7 +100,7 @@ def _states(components: list[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def dcgm(look: Look) -> Verdict:
-    """DCGM's watches, or what its diagnostics have found: both are trees of categories, tests and results."""
+    """DCGM's health watches, or the results of its diagnostics: both are trees of categories, tests and results."""
     tree, trouble = _told(look, ("dcgmi", "health", "--check", "--json"))
     if not isinstance(tree, dict):
         return degraded(f"not known: {trouble or 'that is no report'}", "does nv-hostengine run here? `dcgmi discovery -l`")

@@ -1,4 +1,4 @@
-"""Did this node pass the pair test before the job? All nodes have made it before this check runs (`cli.run.pairs`)."""
+"""Did this node pass the pair test before the job? All nodes run that test before this check (`cli.run.pairs`)."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Is this node's Slurm allocation marked as unhealthy? A file in a shared folder says so; Slurm is not asked.
+"""Is this node's Slurm allocation marked as unhealthy? Reads a file in a shared folder; does not ask Slurm.
 
-    segment_health_check.JOB.TASK   $SLURM_ARRAY_JOB_ID and $SLURM_ARRAY_TASK_ID; without an array twice $SLURM_JOB_ID
-    not empty                       unfit; its first line is shown as the reason
-    empty, or not there             fit
-    anything else                   degraded: a folder that cannot be read is not held against the node
+    segment_health_check.JOB.TASK   $SLURM_ARRAY_JOB_ID and $SLURM_ARRAY_TASK_ID; without an array, $SLURM_JOB_ID twice
+    not empty                       unfit; its first line is the reason
+    empty or missing                fit
+    anything else                   degraded: an unreadable folder is not the node's fault
 
-As with ft_launcher (0.7), but each node looks for itself and stays out. There the first process of an allocation looks and
-exits, and srun ends the others.
+ft_launcher (0.7) does the same, but there the first process of an allocation looks and exits, and srun ends the others. Here
+each node looks for itself and stays out.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ MARGIN_S = 0.5  # How long before our own deadline we answer. If less than twice
 
 
 def mounts(look: Look) -> Verdict:
-    """Lustre's health file where there is one, then every mount."""
+    """Lustre's health file, if there is one, then every mount."""
     told = look.text(LUSTRE_HEALTH)
     if os.path.exists(look.path(LUSTRE_HEALTH)) and told != "healthy":
         return unfit(f"Lustre says of itself: {told or 'nothing'} (/{LUSTRE_HEALTH})", "see `lctl get_param health_check` here")
@@ -48,7 +48,7 @@ def mounts(look: Look) -> Verdict:
 
 
 def paths(look: Look) -> Verdict:
-    """Each of the paths behind `paths=`."""
+    """Each path given as `paths=`."""
     asked = [path for path in look.argument.split(":") if path]
     found = Findings()
     troubles, stuck = _touch(look, asked, _read, PATH_S)
