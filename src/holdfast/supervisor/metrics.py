@@ -56,38 +56,38 @@ class Metric(NamedTuple):
 
 
 JOB = ("job_name",)
-NODE_INFO = "1; the node's state, who holds it against the node (by), and what it shares with others (domain)"
-OLDEST_BEAT = "Age of the oldest heartbeat of its ranks, when their nodes last had something new to say"
-BEGUN = "Decisions, over all lives of the supervisor, by what was done and what about"
-ENDED = "Decisions by what came of them: done, in_vain, or unknown (the supervisor was restarted meanwhile)"
+NODE_INFO = "1; the node's state, who set it (by), and its network domain (domain)"
+OLDEST_BEAT = "Age of the oldest heartbeat of its ranks, at the last report of their nodes"
+BEGUN = "Decisions since the first start of the supervisor, by act and trouble"
+ENDED = "Decisions by result: done, in_vain, or unknown (the supervisor restarted before the result)"
 
 METRICS = (
-    Metric("holdfast_supervisor_info", "1; which policy decides", ("policy",)),
-    Metric("holdfast_supervisor_generation", "Number of the supervisor's life: it grows by one with each start"),
-    Metric("holdfast_supervisor_lease_seconds", "Silence that makes a node lost"),
+    Metric("holdfast_supervisor_info", "1; label `policy` names the policy that decides", ("policy",)),
+    Metric("holdfast_supervisor_generation", "Number of starts of the supervisor; it grows by one with each start"),
+    Metric("holdfast_supervisor_lease_seconds", "Silence after which a node counts as lost"),
     Metric("holdfast_nodes", "Nodes in each state", ("state",)),
     Metric("holdfast_node_info", NODE_INFO, ("node", "domain", "state", "by")),
     Metric("holdfast_node_linked", "1: an agent of the node is connected", ("node",)),
-    Metric("holdfast_node_report_age_seconds", "Since its agent last had something new to say", ("node",)),
+    Metric("holdfast_node_report_age_seconds", "Time since its agent last reported something new", ("node",)),
     Metric("holdfast_node_sick_devices", "GPUs of the node that are suspect or unfit", ("node",)),
-    Metric("holdfast_devices", "GPUs in each state, of those that have said something", ("state",)),
+    Metric("holdfast_devices", "GPUs in each state, of those with a report", ("state",)),
     Metric("holdfast_jobs", "Jobs in each state", ("state",)),
     Metric("holdfast_job_info", "1; the job's state", ("job_name", "state")),
     Metric("holdfast_job_round", "The newest round that a node of the job has reached", JOB),
-    Metric("holdfast_job_attempt", "Restarts of the job's ranks in this life of the job", JOB),
+    Metric("holdfast_job_attempt", "Restarts of the job's ranks in this run of the job", JOB),
     Metric("holdfast_job_nodes", "Nodes on which ranks of the job run", JOB),
-    Metric("holdfast_job_nodes_least", "A round of the job needs so many nodes", JOB),
+    Metric("holdfast_job_nodes_least", "Least number of nodes for a round of the job", JOB),
     Metric("holdfast_job_spares", "Nodes that wait for a place in the job", JOB),
     Metric("holdfast_job_ranks", "Ranks of the job in each state", ("job_name", "state")),
     Metric("holdfast_job_step_lowest", "Step of the rank that is furthest behind", JOB),
     Metric("holdfast_job_step_highest", "Step of the rank that is furthest ahead", JOB),
-    Metric("holdfast_job_step_seconds_longest", "Last step of the slowest rank", JOB),
+    Metric("holdfast_job_step_seconds_longest", "Duration of the last step of the slowest rank", JOB),
     Metric("holdfast_job_heartbeat_age_seconds_longest", OLDEST_BEAT, JOB),
-    Metric("holdfast_swaps", "Nodes that are just being taken out, by what is being done", ("step",)),
+    Metric("holdfast_swaps", "Nodes that are being taken out now, by step", ("step",)),
     Metric("holdfast_deeds", BEGUN, ("act", "trouble"), is_counter=True),
     Metric("holdfast_deeds_ended", ENDED, ("act", "result"), is_counter=True),
-    Metric("holdfast_deeds_open", "Decisions of which it is not known yet what came of them"),
-    Metric("holdfast_left_out", "Nodes and jobs that have no series, since there are too many", ("kind",)),
+    Metric("holdfast_deeds_open", "Decisions without a result yet"),
+    Metric("holdfast_left_out", "Nodes and jobs without series, because there are too many", ("kind",)),
 )
 BY_NAME = {metric.name: metric for metric in METRICS}
 

@@ -11,17 +11,17 @@ HEAD = """\
 
 <!-- Made by `make reference`. Do not edit. -->
 
-[The supervisor](../explanation/supervisor.md) explains how it decides. Here is what its machine does with one node of a job on
-two nodes: everything that can happen was shown to it in every state, until no new state came up. The policy is `default`, and
-no spare waits.
+[The supervisor](../explanation/supervisor.md) explains its decisions. This page shows what its machine does with one node of
+a job on two nodes. A program walks the machine: it feeds every possible event to every state, until no new state comes up.
+The policy is `default`, and no spare waits.
 
 ## A node
 
 """
 
 NODES = """
-What may happen in which state, and what the state is then. Several: it depends on what else is known. `-`: it cannot happen in
-that state.
+The table shows which event can happen in which state, and the state that follows. Several states: the result depends on what
+else the supervisor knows. `-`: the event cannot happen in that state.
 
 """
 

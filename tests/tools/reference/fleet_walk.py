@@ -93,18 +93,18 @@ def _everything(fleet: FleetState, now: float) -> Iterator[Story]:
     if node.linked and not node.is_lost:
         shown = [(seen, at) for at, seen in _keep_alive(fleet, now, now + LEASE_S, {OTHER})]
         yield "it is silent for a lease", [*shown, (Tick(), now + LEASE_S)], now + LEASE_S
-    for ok, text in ((True, "what was asked for it is done"), (False, "what was asked for it is refused")):
+    for ok, text in ((True, "a request for it is done"), (False, "a request for it is refused")):
         if answers := list(_answers(fleet, ok)):
             yield text, [(seen, now) for seen in answers], now
     if (until := _due(fleet)) != NEVER:
         heard = {IT, OTHER} if node.linked and not node.is_lost else {OTHER}
         shown = [(seen, at) for at, seen in _keep_alive(fleet, now, until, heard)]
-        yield "what is waited for does not come in time", [*shown, (Tick(), max(now, until))], max(now, until)
+        yield "an awaited answer does not come in time", [*shown, (Tick(), max(now, until))], max(now, until)
 
 
 TROUBLES: dict[str, dict[str, object]] = {
     "a rank fails on it": {"kind": TroubleKind.WORKER, "what": "exit code 1"},
-    "a device of it has to be watched": {"kind": TroubleKind.DEVICE, "what": "Xid 92", "xid": 92, "device": "0"},
+    "a device of it needs watching": {"kind": TroubleKind.DEVICE, "what": "Xid 92", "xid": 92, "device": "0"},
     "a device of it is broken": {"kind": TroubleKind.DEVICE, "what": "Xid 79", "xid": 79, "device": "0"},
     "its checks find it unfit": {"kind": TroubleKind.UNFIT, "what": "its fan"},
 }

@@ -26,8 +26,8 @@ HEAD = """\
 
 <!-- Made by `make reference`. Do not edit. -->
 
-What one node does is decided by one machine, `Group`. This page is a walk of it: everything that can happen was shown to it in
-every state, until no new state came up.
+One machine, `Group`, decides what a node does. A program walks the machine for this page: it feeds every possible event to
+every state, until no new state comes up.
 
 ## The phases
 
@@ -58,14 +58,14 @@ def _everything(state: State, now: float) -> Iterator[Seen]:
     yield "the coordinator is silent for a lease", unheard, now
     yield "the agent gets SIGTERM", Signalled(signum=signal.SIGTERM), now + 2.0
     yield "the guardian is killed", seen.Unguarded(), now
-    yield "another node takes the coordinator over as this one goes", seen.MadeWay(reason="excluded"), now
+    yield "another node takes over the coordinator as this node leaves", seen.MadeWay(reason="excluded"), now
     for unfit, text in (("", "fit"), ("gpu: gone", "unfit")):
         yield f"the node's checks find it {text}", seen.NodeChecked(unfit=unfit, asked=state.checking), now
     yield "an operator stops the job", seen.StopAsked(reason="told to"), now
     yield "a checkpoint is being written", seen.SavesSeen(open=True), now
     yield "the ranks' pace is known", seen.PaceKnown(longest_s={}, typical_s={}, straggler="", busy_s=0.0), now
     if state.look is not None:
-        yield "the ranks have shown where they are", seen.Looked(positions=()), now
+        yield "the ranks have reported where they are", seen.Looked(positions=()), now
     if state.deadline() != NEVER:
         yield "time passes", Tick(), max(now, state.deadline())
 
@@ -73,8 +73,8 @@ def _everything(state: State, now: float) -> Iterator[Seen]:
 def _messages(state: State) -> Iterator[tuple[str, Message]]:
     number = state.round
     yield "there is a place for this node", made_up.assigned(number + 1, group_rank=0, of=2, base_rank=0, world_size=4)
-    yield "there is none yet", Waiting(round=number, reason="full")
-    yield "the job goes on with another round", Stop(round=number, reason="r", rejoin=True)
+    yield "there is no place yet", Waiting(round=number, reason="full")
+    yield "the job continues with another round", Stop(round=number, reason="r", rejoin=True)
     yield "the job ends", Stop(round=number, reason="r", rejoin=False)
     yield "a rank hangs somewhere", LookAround(round=number, reason="r")
     yield "the job has ended", Finish(report=made_up.report("failed", "r"))

@@ -17,18 +17,18 @@ HEAD = """\
 
 <!-- Made from supervisor/web/openapi.py by `make reference`. Do not edit. -->
 
-`holdfast supervisor` serves it at `--http HOST:PORT` (127.0.0.1:29180), where the extra `supervisor` is installed. The same for
-programs: `GET /openapi.json` (OpenAPI 3.1). Times are unix seconds, durations seconds. Who may ask stands in
-[Security](../explanation/security.md#the-supervisors-http-api).
+`holdfast supervisor` serves this API at `--http HOST:PORT` (127.0.0.1:29180) if the extra `supervisor` is installed. Programs
+get the same description from `GET /openapi.json` (OpenAPI 3.1). Times are unix seconds, and durations are seconds.
+[Security](../explanation/security.md#the-supervisors-http-api) says who may use the API.
 
 | request | role | | answer |
 |---|---|---|---|
 """
 
 TAIL = """
-`POST` wants `Content-Type: application/json`, where its `{"reason": "…"}` is kept with the decision; `/login` wants a form.
-What is not done is answered with a `Refusal`: 400 (asked for wrongly), 401 (no token), 403 (not with this token), 404 (no such
-thing), 409 (the supervisor refuses), 503 (it does not answer).
+`POST` requests need `Content-Type: application/json`; the supervisor keeps their `{"reason": "…"}` with the decision.
+`/login` needs a form. A failed request returns a `Refusal`: 400 (wrong request), 401 (no token), 403 (the token does not
+allow it), 404 (not found), 409 (the supervisor refuses), 503 (the supervisor does not answer).
 
 ```text
 curl http://127.0.0.1:29180/api/fleet
@@ -36,9 +36,9 @@ curl -N http://127.0.0.1:29180/api/live
 curl -H 'Content-Type: application/json' -d '{"reason": "its fan is loud"}' http://127.0.0.1:29180/api/nodes/n7/drain
 ```
 
-`/api/live` first sends `event: fleet` with all there is, then `event: change` as it happens, at most five in a second; a slow
-reader is told less often, and misses nothing. `event: beat` after 10 s without news says when the supervisor said
-last that there is none. `event: silent` says that the supervisor is gone; when it is back the stream goes on.
+`/api/live` first sends `event: fleet` with the whole fleet, then `event: change` for each change, at most five per second. A
+slow reader gets fewer events, but misses nothing. After 10 s without news, `event: beat` gives the time of the supervisor's
+last report. `event: silent` says that the supervisor is gone. The stream continues when the supervisor is back.
 """
 
 

@@ -11,13 +11,13 @@ from holdfast.core.machine import NEVER, Tick
 from tools.reference.phases import Seen, Step, drawn, table, walked
 
 HEAD = """\
-# A fault that is played: states and observations
+# Injected faults: states and observations
 
 <!-- Made by `make reference`. Do not edit. -->
 
-What an agent does that may be practised on (`--allow-inject`) is decided by one machine, `Injector`. This page is a walk of it
-with one fault at a time: everything that can happen was shown to it in every state, until no new state came up. `nothing`: no
-fault is played. `running`: a slow rank runs just now. `stopped`: a rank is stopped. `planted`: the node's checks read a fault.
+One machine, `Injector`, decides how an agent injects faults (`--allow-inject`). A program walks the machine for this page, with
+one fault at a time: it feeds every possible event to every state, until no new state comes up. `nothing`: there is no fault.
+`running`: a slow rank runs at the moment. `stopped`: a rank is stopped. `planted`: the node's checks read a fault.
 
 ## The states
 

@@ -8,10 +8,10 @@ HEAD = """# Metrics
 
 <!-- Made from the list in supervisor/metrics.py by `make reference`. Do not edit. -->
 
-What the supervisor tells Prometheus at `/metrics`, and OpenTelemetry by OTLP (there counters have no `_total`). To use them:
-[Metrics and alerts](../how-to/metrics-and-alerts.md).
+The supervisor exports these metrics to Prometheus at `/metrics`, and to OpenTelemetry by OTLP (where counters have no
+`_total`). To use them, read [Metrics and alerts](../how-to/metrics-and-alerts.md).
 
-| metric | kind | labels | what it is |
+| metric | kind | labels | meaning |
 |---|---|---|---|
 """
 
@@ -39,13 +39,12 @@ def _row(metric: metrics.Metric) -> str:
 
 
 TAIL = f"""
-Any other word counts as `{metrics.OTHER}`. The names of nodes, jobs and domains come from agents: control characters are
-escaped, and what is longer than {metrics.LABEL} characters is cut. `job_name` is not called `job`, which is the scrape's own.
+Any other value counts as `{metrics.OTHER}`. Agents send the names of nodes, jobs and domains: the supervisor escapes control
+characters and cuts names to {metrics.LABEL} characters. The label is `job_name` because Prometheus sets the label `job` itself.
 
 ## How many series
 
-At most {metrics.NODES:,} nodes and {metrics.JOBS} jobs have series of their own: 4 for each node, 15 for each job, and some
-hundred beside. Nodes that are neither fit nor spare, and jobs that run, come first;
-`holdfast_left_out` tells how many have none.
-There is no series for a rank: of a job's ranks the worst is told, and `holdfast top JOB` shows each.
+At most {metrics.NODES:,} nodes and {metrics.JOBS} jobs have their own series: 4 per node and 15 per job, plus about one hundred
+others. Nodes that are neither fit nor spare, and running jobs, come first. `holdfast_left_out` counts those without series.
+Ranks have no series: the job's series show its worst rank, and `holdfast top JOB` shows each rank.
 """

@@ -30,8 +30,8 @@ HEAD = """\
 
 <!-- Made by `make reference`. Do not edit. -->
 
-Whether a node's ranks make progress is decided by one machine, `Monitor`. This page is a walk of it: everything that can happen
-was shown to it in every state, until no new state came up.
+One machine, `Monitor`, decides whether a node's ranks make progress. A program walks the machine for this page: it feeds every
+possible event to every state, until no new state comes up.
 
 ## The phases
 
@@ -39,7 +39,7 @@ was shown to it in every state, until no new state came up.
 
 TABLE = """
 
-## What may be seen in which phase
+## Events in each phase
 
 A name: the phase that follows. `hangs`: a rank is found to hang. `✓`: it acts or learns, and the phase stays. `·`: nothing
 follows. Empty: it cannot happen.

@@ -18,7 +18,7 @@ Seen = tuple[str, Observation, float]
 
 TABLE = """
 
-## What may be seen in which {of}
+## Events in each {of}
 
 A name: the {of} that follows. `✓`: it acts, and the {of} stays. `·`: nothing follows. Empty: it cannot happen.
 

@@ -29,26 +29,26 @@ HEAD = """\
 
 <!-- Made by `make reference`. Do not edit. -->
 
-What the words mean is said in [Rounds: how nodes agree](../explanation/rounds.md). Here is the whole of it, as a walk of the
-machine finds it: everything that can happen was shown to it in every state, until no new state came up.
+[Rounds: how nodes agree](../explanation/rounds.md) explains the words. A program walks the machine for this page: it feeds
+every possible event to every state, until no new state comes up.
 
 ## The rendezvous
 
-One event can lead through several phases at once: where no worker is left, a job that ends has ended.
+One event can lead through several phases at once: an ending job without workers ends at once.
 """
 
 SEATS = """
-## A node's seat in it
+## A node's seat in the round
 
 `ready`: it waits for a round, or is a spare. `stopped`: its workers are gone, and it has not asked for another round yet.
 "Another" is another node of the job.
 """
 
 SEEN = """
-## What may be seen in which phase
+## Events in each phase
 
-Something comes of it (●), in one of the phase's states at least; nothing does (○); or it cannot be seen there. Late news of an
-older round comes to nothing everywhere.
+●: the event has an effect in at least one state of the phase. ○: it has no effect. Empty: it cannot happen there. Late
+messages of an older round never have an effect.
 """
 
 TIMEOUTS = """

@@ -19,9 +19,9 @@ HEAD = """\
 
 <!-- Made by `make reference`. Do not edit. -->
 
-When a spare is made, used, kept and ended is decided by one machine, `Spares`. This page is a walk of it, on a node with one
-rank and one spare: everything that can happen was shown to it in every state, until no new state came up. What spares are for
-is said in [Warm spares](../how-to/warm-restarts.md).
+One machine, `Spares`, decides when a spare is made, used, kept and ended. A program walks the machine for this page, on a
+node with one rank and one spare: it feeds every possible event to every state, until no new state comes up. [Warm
+spares](../how-to/warm-restarts.md) says what spares are for.
 
 ## The phases of the ranks
 
@@ -49,20 +49,21 @@ def page(ranks: set[Step], slots: set[Step]) -> str:
 def _everything(state: State, now: float) -> Iterator[Seen]:
     (slot,) = state.slots
     yield "a round's workers have been started", seen.RoundBegan(), now
-    yield "they are being ended, or end", seen.RoundEnds(), now
+    yield "the ranks end", seen.RoundEnds(), now
     if state.phase is not Phase.STANDING_BY:
-        yield "they have ended, and no others are known to follow", seen.RoundOver(), now
+        yield "the ranks have ended, and no next ranks are known", seen.RoundOver(), now
     if state.phase is Phase.IDLE:
-        yield "others have told what the ranks would import", seen.StandingBy(), now
+        yield "other nodes have said what the ranks would import", seen.StandingBy(), now
     if state.look_at != NEVER:
         yield "time passes", Tick(), max(now, state.look_at)
     alone = {slot.pid: 9} if slot.pid >= 0 else {}
     look = seen.Surveyed(reached=True, beating=False, modules=1, room_bytes=1, total_bytes=0, sizes=alone)
     yield "a look: the ranks show heartbeats", replace(look, beating=True), now
-    yield "a look: they show none, and load modules", replace(look, modules=state.modules + 1), now
-    yield "a look: they show none, and have loaded nothing for long", replace(look, modules=state.modules), now + QUIET_S
+    yield "a look: the ranks show no heartbeats, and load modules", replace(look, modules=state.modules + 1), now
+    quiet = replace(look, modules=state.modules)
+    yield "a look: the ranks show no heartbeats, and have loaded nothing for long", quiet, now + QUIET_S
     if state.phase is not Phase.STANDING_BY:
-        yield "a look: they are between two rounds", replace(look, between=True), now
+        yield "a look: the ranks are between two rounds", replace(look, between=True), now
     match slot.state:
         case SlotState.NONE:
             yield "a spare has been started", seen.Made(slot=0, pid=7), now
@@ -77,7 +78,7 @@ def _everything(state: State, now: float) -> Iterator[Seen]:
         yield "the spare has ended", seen.Lost(pid=7, reason="r"), now
     for changed, text in (({}, "is"), ({"A": (None, "1")}, "is no longer")):
         due = seen.WorkerDue(local_rank=0, changed={7: changed})
-        yield f"a worker is due, and the spare's environment {text} the right one", due, now
+        yield f"a worker is due, and the spare's environment {text} right", due, now
 
 
 def _key(state: State) -> Hashable:

@@ -38,31 +38,31 @@ GUEST, OTHER_GUEST = 1 << 20, (1 << 20) + 1
 ROLES = tuple(Role)
 
 HEAD = """\
-# Succession: roles, and what leads from one to another
+# Succession: roles and transitions
 
 <!-- Made by `make reference`. Do not edit. -->
 
-What the words mean is said in [Succession](../explanation/succession.md). Here is the whole of it, as a walk of the machine
-finds it: everything that a node can see was shown to it in every state, until no new state came up.
+[Succession](../explanation/succession.md) explains the words. A program walks the machine for this page: it feeds every
+possible event to every state, until no new state comes up.
 
 ## The roles of one node
 
 | role | meaning |
 |---|---|
-| founding | It leads because nobody else did, and no round has formed yet. |
-| leading | It leads. |
-| ended | It leads, and the job has ended. |
-| yielding | It founded, met an older run of the job, and leaves the lead to that for a while. |
-| following | It hears a leader, or cannot seek one: it holds no roster. |
-| seeking | It has heard no leader for a lease, and asks those in its roster's line. |
+| founding | The node leads because no other node did, and no round has formed yet. |
+| leading | The node leads. |
+| ended | The node leads, and the job has ended. |
+| yielding | The node founded, met an older run of the job, and leaves the lead to that run for a while. |
+| following | The node hears a leader, or cannot seek one because it has no roster. |
+| seeking | The node has heard no leader for a lease, and asks the nodes in its roster's line. |
 
 """
 
 SEEN = """
-## What may be seen in which role
+## Events in each role
 
-`–`: it is ignored, or cannot be. `stays`: it is heeded, and the role stays. `→`: it may lead there, if what the row says is
-enough (a majority, a newer roster, a later term).
+`–`: the event is ignored, or cannot happen. `stays`: it has an effect, and the role stays. `→`: it may lead to that role, if
+the condition holds (a majority, a newer roster, a later term).
 
 """
 
@@ -117,11 +117,11 @@ def _reasons(before: Role, after: Role) -> str:
         (Role.FOUNDING, Role.YIELDING): "a node of an older run comes",
         (Role.FOUNDING, Role.SEEKING): "a node of an older run brings a roster",
         (Role.FOUNDING, Role.FOLLOWING): "another leads, or this agent leaves",
-        (Role.YIELDING, Role.FOUNDING): "the older run is not heard of again",
+        (Role.YIELDING, Role.FOUNDING): "the older run is silent",
         (Role.YIELDING, Role.FOLLOWING): "another leads",
         (Role.YIELDING, Role.SEEKING): "a node of an older run brings a roster",
         (Role.FOLLOWING, Role.SEEKING): "no leader was heard for a lease",
-        (Role.FOLLOWING, Role.LEADING): "votes that were on their way",
+        (Role.FOLLOWING, Role.LEADING): "late votes arrive",
         (Role.SEEKING, Role.FOLLOWING): "a leader is heard, or named",
         (Role.SEEKING, Role.LEADING): "a majority's votes",
         (Role.LEADING, Role.SEEKING): "the mandate is over",
@@ -205,7 +205,7 @@ def _by_time(state: State, at: float) -> str:
     if state.mandate is not None and copy.deepcopy(state.mandate).ends(at) <= at:
         return "the mandate is over: too few are loyal"
     if state.role is Role.YIELDING and at >= state.lead_at:
-        return "the older run has not been heard of for a while"
+        return "the older run has been silent for a while"
     if state.role is Role.FOLLOWING and state.roster is not None and at >= state.seek_at:
         return "no leader was heard for a lease"
     return "time passes: a call, a promise, a proposal or a pause is over"
@@ -218,13 +218,13 @@ def _reports(state: State) -> Iterator[tuple[str, Observation]]:
     yield "the member hears who leads", LeaderNamed(leads=_leads(state, later=True))
     yield "the coordinator says which run it leads", TakenIn(life="another")
     yield "the member's link comes up or breaks", MemberLink(up=not state.linked)
-    yield "the node becomes a spare, or one no more", SpareOrNot(is_spare=not state.is_spare)
+    yield "the node becomes a spare, or stops being one", SpareOrNot(is_spare=not state.is_spare)
     if state.dial.to:
-        yield "whoever was called says how the run ended", RunIsOver()
+        yield "the called node says how the run ended", RunIsOver()
     if not state.leads:
         return
-    yield "a member of an older run comes as to the coordinator", Knocked(roster=5, life="older")
-    yield "a round has formed, or who has a seat has changed", Seated(line=(state.setup.endpoint, "c"))
+    yield "a member of an older run calls this node as its coordinator", Knocked(roster=5, life="older")
+    yield "a round has formed, or its seats have changed", Seated(line=(state.setup.endpoint, "c"))
     yield "the job has ended", JobEnded()
     yield "this agent leaves, and others go on", AgentLeaves(reason="excluded")
 
@@ -232,19 +232,19 @@ def _reports(state: State) -> Iterator[tuple[str, Observation]]:
 def _said(state: State, now: float) -> Iterator[tuple[str, Observation]]:
     """What comes over links, and the witness's answer."""
     if state.dial.to:
-        yield "the one that was called answers", LinkUp(link=state.dial.link, ours=True)
-        yield "the one that was called cannot be reached, or hangs up", LinkDown(link=state.dial.link, reason="", refused=True)
+        yield "the called node answers", LinkUp(link=state.dial.link, ours=True)
+        yield "the called node cannot be reached, or hangs up", LinkDown(link=state.dial.link, reason="", refused=True)
         leads = _leads(state, later=True)
         yield "`Leads`: another leads, in a later term", Arrived(link=state.dial.link, message=leads)
         propose = Propose(term=state.term + 1, mark=now, roster=9)
-        yield "`Propose`: the one that was called asks for a vote", Arrived(link=state.dial.link, message=propose)
+        yield "`Propose`: the called node asks for a vote", Arrived(link=state.dial.link, message=propose)
     for later, event in ((True, "in a later term"), (False, "in an earlier term")):
         knock = Seek(node="c", term=0, leads=_leads(state, later=later))
-        yield f"`Seek` of one that leads, {event}", Arrived(link=GUEST, message=knock)
+        yield f"`Seek` of a node that leads, {event}", Arrived(link=GUEST, message=knock)
     held = _roster(state, newer=False)
     yield "`Seek` of a node that would vote", Arrived(link=GUEST, message=Seek(node="c", term=0, roster=held, free=True))
     yield "`Seek` of a node whose promise binds it", Arrived(link=OTHER_GUEST, message=Seek(node="a", term=0, roster=held))
-    yield "one that sought a leader hangs up", LinkDown(link=GUEST, reason="")
+    yield "a node that sought a leader hangs up", LinkDown(link=GUEST, reason="")
     vote = Vote(node="c", term=state.term, mark=state.proposal.at)
     yield "`Vote` for this node's proposal", Arrived(link=GUEST, message=vote)
     if state.claims.asking:

@@ -112,11 +112,11 @@ class RankSaid(Value):
     """As `holdfast status` shows it."""
     pid: int = -1
     step: int | None = None
-    """The last step that it has reported. None: it reports none."""
+    """Last step that the rank reported. None: it reports none."""
     step_s: float | None = None
-    """How long that took. None: it is not known."""
+    """Duration of that step, in seconds. None: not known."""
     beat_age_s: float | None = None
-    """How old its last heartbeat was when this was said; no report is made for its sake. None: it has given none."""
+    """Age of its last heartbeat at the time of the report, in seconds. Heartbeats alone cause no report. None: it has none."""
     exitcode: int | None = None
 
 
@@ -245,7 +245,7 @@ VERBS = tuple(Verb)
 
 
 class Change(Value):
-    """One state of a node or of a device, and why it was in it."""
+    """One past state of a node or of a device, and its reason."""
 
     state: str
     reason: str
@@ -262,25 +262,25 @@ class DeviceKept(Value):
     xid: int = 0
     at_unix: float
     history: tuple[Change, ...] = ()
-    """What was said of it, and the state that it was in then: the last ten."""
+    """The last ten reports about it, with its state at the time."""
 
 
 class NodeRecord(Value):
-    """What is known of a node."""
+    """What the supervisor knows of a node."""
 
     name: str
     state: str
     """fit · suspect · unfit · draining · spare · lost"""
     standing: str
-    """fit · suspect · unfit · draining: what is held against it, wherever it is"""
+    """fit · suspect · unfit · draining: the verdict about the node, wherever it runs"""
     reason: str
     by: str = ""
-    """Who holds it against it: policy · operator · itself · device. Empty: nobody."""
+    """Who set the verdict: policy · operator · itself · device. Empty: nobody."""
     domain: str = ""
-    """The NVLink or network domain that it is in. Empty: it is not known."""
+    """NVLink or network domain of the node. Empty: not known."""
     devices: tuple[DeviceKept, ...] = ()
     history: tuple[Change, ...] = ()
-    """The last 100 changes; the last 20 where all nodes are listed."""
+    """The last 100 changes; the last 20 in a list of all nodes."""
 
 
 class NodeKept(NodeRecord):
@@ -308,40 +308,40 @@ class JobKept(Value):
 
 
 class Swap(Value):
-    """A node that is being taken out of its job, and what has been done about it. Kept before each step is begun."""
+    """A node that is being taken out of its job, and the progress of that. Written to disk before each step."""
 
     id: str
-    """Of the decision. Orders and calls have ids made of it, so that whoever repeats them does nothing twice."""
+    """Id of the decision. Orders and calls derive their ids from it, so a repeated one has no second effect."""
     node: str
     job: str
     reason: str
     spare: str = ""
-    """Who is to take over. Empty: nobody waits; the job shrinks, or a new node is asked for."""
+    """The spare that takes over. Empty: there is none; the job shrinks, or the scheduler is asked for a new node."""
     round: int = 0
-    """The round in which the node's ranks were."""
+    """Round in which the node had ranks."""
     step: SwapStep = SwapStep.EXCLUDE
     """exclude · drain · replace · watch"""
     replaces: bool = False
-    """Another node is asked for."""
+    """True: the scheduler is asked for another node."""
 
 
 class Deed(Value):
-    """The record of an act."""
+    """The record of one decision of the supervisor."""
 
     id: str
     at_unix: float
     node: str
     job: str
     trouble: str
-    """What it was about: worker · hang · lost · device · unfit · operator"""
+    """The trouble: worker · hang · lost · device · unfit · operator"""
     seen: str
-    """What was seen, in words."""
+    """The observation, in words."""
     policy: str
     act: str
     """none · restart-workers · restart-job · swap · shrink · stop; an operator's: uncordon · restart · stop · inject"""
     reason: str
     done: tuple[str, ...] = ()
-    """What was done, step by step."""
+    """The steps that were carried out."""
     outcome: str = ""
-    """What came of it. Empty: not known yet."""
+    """The result. Empty: not known yet."""
     ended_at_unix: float = 0.0

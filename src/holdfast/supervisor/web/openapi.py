@@ -33,26 +33,26 @@ LIVE = (
     "server-sent events: `fleet` (FleetShown), then `change` (FleetChanged) as it happens; `silent` when the "
     "supervisor is gone, and `fleet` or `change` when it is back; `beat` (Beat) after 10 s without news"
 )
-DEEDS = "what was done and why, the newest 200; `?node=NAME` or `?job=NAME`: about that one"
+DEEDS = "actions and their reasons, the newest 200; `?node=NAME` or `?job=NAME`: only of that node or job"
 
 ROUTES = (
     Route("index", "GET", "/", "", "the dashboard", HTML),
-    Route("static", "GET", "/static/{file}", "", "a file of it", ANY),
-    Route("login", "POST", "/login", "", "a cookie for the form field `token`", "Told"),
-    Route("logout", "POST", "/logout", "", "take the cookie back", "Told", "Reason"),
-    Route("role", "GET", "/api/role", READ, "what you may do", "Permission"),
-    Route("fleet", "GET", "/api/fleet", READ, "all that the supervisor knows", "FleetShown"),
+    Route("static", "GET", "/static/{file}", "", "a file of the dashboard", ANY),
+    Route("login", "POST", "/login", "", "returns a cookie for the form field `token`", "Told"),
+    Route("logout", "POST", "/logout", "", "revokes the cookie", "Told", "Reason"),
+    Route("role", "GET", "/api/role", READ, "what you are allowed to do", "Permission"),
+    Route("fleet", "GET", "/api/fleet", READ, "everything that the supervisor knows", "FleetShown"),
     Route("live", "GET", "/api/live", READ, LIVE, EVENTS),
     Route("node", "GET", NODE, READ, "one node", "NodeStory"),
     Route("incident", "GET", f"{JOB}/incidents/{{id}}", READ, "one failure of a job whose folder is on this host", "Incident"),
     Route("job", "GET", JOB, READ, "one job", "JobStory"),
     Route("deeds", "GET", "/api/deeds", READ, DEEDS, "[Deed]"),
     Route("drain", "POST", f"{NODE}/drain", OPERATE, "take a node out of use", "Told", "Reason"),
-    Route("uncordon", "POST", f"{NODE}/uncordon", OPERATE, "let it be used again", "Told", "Reason"),
-    Route("restart", "POST", f"{JOB}/restart", OPERATE, "start all its ranks anew", "Told", "Reason"),
-    Route("stop", "POST", f"{JOB}/stop", OPERATE, "end it", "Told", "Reason"),
-    Route("metrics", "GET", "/metrics", READ, "for Prometheus", TEXT),
-    Route("openapi", "GET", "/openapi.json", "", "this, for programs", "OpenAPI"),
+    Route("uncordon", "POST", f"{NODE}/uncordon", OPERATE, "let the node be used again", "Told", "Reason"),
+    Route("restart", "POST", f"{JOB}/restart", OPERATE, "restart all ranks of the job", "Told", "Reason"),
+    Route("stop", "POST", f"{JOB}/stop", OPERATE, "stop the job", "Told", "Reason"),
+    Route("metrics", "GET", "/metrics", READ, "metrics for Prometheus", TEXT),
+    Route("openapi", "GET", "/openapi.json", "", "this API as OpenAPI", "OpenAPI"),
     Route("healthz", "GET", "/healthz", "", "whether the supervisor answers", "Told"),
 )
 

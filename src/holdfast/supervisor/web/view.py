@@ -33,84 +33,84 @@ class NodeJob(Value):
 
 
 class Node(NodeRecord):
-    """One node, as far as the supervisor can tell."""
+    """One node, as the supervisor knows it."""
 
     linked: bool
-    """Whether a reporter of it could be told something now."""
+    """Whether the supervisor can reach a reporter of the node now."""
     reported_at_unix: float
-    """When it was said how its jobs are: ages of heartbeats are of then. 0: not since the supervisor was started."""
+    """Time of the last report about its jobs; heartbeat ages refer to it. 0: no report since the supervisor started."""
     jobs: tuple[NodeJob, ...]
 
 
 class Job(Value):
-    """One job, over all its lives."""
+    """One job, over all its runs."""
 
     name: str
     state: str
-    """running · joining, stopping and the like, as its newest node says · ended · silent (no agent of it is heard)"""
+    """running · joining, stopping and the like, from its newest node · ended · silent (no agent of it reports)"""
     round: int
     attempt: int
     """Restarts of its ranks so far."""
     outcome: str
-    """How its last life ended. Empty: it has not."""
+    """How its last run ended. Empty: it has not ended."""
     least: int
-    """A round of it needs so many nodes."""
+    """A round of the job needs at least this many nodes."""
     nodes: tuple[str, ...]
-    """Those with ranks."""
+    """Nodes with ranks."""
     spares: tuple[str, ...]
-    """Those that wait for a place."""
+    """Nodes that wait for a place."""
     ranks: int
     lives: tuple[JobLife, ...]
 
 
 class Gone(Value):
-    """Names of what is no longer known."""
+    """Names of nodes and jobs that the supervisor no longer knows."""
 
     nodes: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
 
 
 class Total(Value):
-    """How many deeds there were, over all lives of the supervisor."""
+    """Number of deeds since the first start of the supervisor."""
 
     act: str
     trouble: str
     result: str
-    """open (it is not known yet what came of them) · done · in_vain · unknown (the supervisor was restarted meanwhile)"""
+    """open (no result yet) · done · in_vain · unknown (the supervisor restarted before the result)"""
     count: int
 
 
 class FleetPart(Value):
-    """The fleet, or a part of it, as of a version."""
+    """The fleet, or a part of it, at one version."""
 
     version: int
     at_unix: float
-    """When the supervisor said so: a later one with the same version says that nothing has changed since."""
+    """Time of this report. A later report with the same version means that nothing has changed."""
     nodes: tuple[Node, ...]
     jobs: tuple[Job, ...]
     swaps: tuple[Swap, ...]
     deeds: tuple[Deed, ...]
-    """The newest 200, the oldest of them first."""
+    """The newest 200, oldest first."""
     totals: tuple[Total, ...]
 
 
 class FleetShown(FleetPart):
-    """All that the supervisor knows."""
+    """Everything that the supervisor knows."""
 
     generation: int
-    """Of the supervisor's lives."""
+    """Number of starts of the supervisor."""
     policy: str
     lease_s: float
 
 
 class FleetChanged(FleetPart):
-    """What has changed: of the nodes, jobs and deeds those that are new or others; all swaps and totals."""
+    """Changes: the new or changed nodes, jobs and deeds, and all swaps and totals."""
 
     gone: Gone
 
 
 class Culprit(Value):
-    """Whose failure ended a round."""
+    """The rank or node whose failure ended a round."""
 
     rank: int
     """-1: a whole node was lost."""
@@ -119,35 +119,35 @@ class Culprit(Value):
 
 
 class Round(Value):
-    """One life of a job's ranks."""
+    """One round of a job."""
 
     number: int
     attempt: int
     began_unix: float
     ended_unix: float | None
-    """None: it runs, or its end was not seen."""
+    """None: the round still runs, or nobody saw its end."""
     world_size: int
     nodes: tuple[str, ...]
     why: str
-    """Why it ended. Empty: it has not."""
+    """Why it ended. Empty: it has not ended."""
     failure: Culprit | None
     lost_s: float | None
-    """From its disturbance to the start of the next. None: undisturbed, or there is no next."""
+    """Seconds from its disturbance to the start of the next round. None: no disturbance, or no next round."""
 
 
 class Goodput(Value):
     """Where the time of a job's workers went."""
 
     seconds: dict[str, float]
-    """State → seconds times workers."""
+    """State → seconds × workers."""
     goodput: float
     """0 to 1"""
     published: dict[str, float | None]
-    """The same by others' definitions, which are blind to capacity. None: it cannot be told."""
+    """Goodput by other definitions, which ignore capacity. None: not known."""
 
 
 class IncidentBrief(Value):
-    """One failure of a job, in a sentence."""
+    """One failure of a job, in one sentence."""
 
     id: str
     at_unix: float
@@ -158,12 +158,12 @@ class IncidentBrief(Value):
 
 
 class StackGroup(Value):
-    """Ranks that were in one place."""
+    """Ranks that were in the same place."""
 
     ranks: tuple[int, ...]
     where: str
     stack: tuple[str, ...]
-    """The innermost frame first."""
+    """Innermost frame first."""
 
 
 class LogTail(Value):
@@ -175,23 +175,23 @@ class LogTail(Value):
 
 
 class Incident(IncidentBrief):
-    """One failure of a job, with what it rests on."""
+    """One failure of a job, with its evidence."""
 
     evidence: tuple[str, ...]
     groups: tuple[StackGroup, ...]
     logs: tuple[LogTail, ...]
     decision: str
-    """What was decided, and why."""
+    """The decision, and its reason."""
 
 
 class NodeStory(Node):
-    """One node, with what was done about it."""
+    """One node, with the deeds about it."""
 
     deeds: tuple[Deed, ...]
 
 
 class JobStory(Job):
-    """One job, with what was done about it, and what its folder on this host tells, if it has one here."""
+    """One job, with the deeds about it, and with data from its folder if that is on this host."""
 
     deeds: tuple[Deed, ...]
     rounds: tuple[Round, ...]
@@ -200,36 +200,36 @@ class JobStory(Job):
 
 
 class Beat(Value):
-    """Nothing has changed, as the supervisor said at that time."""
+    """The supervisor reported at that time that nothing has changed."""
 
     version: int
     at_unix: float
 
 
 class Permission(Value):
-    """What whoever asks may do."""
+    """What the caller is allowed to do."""
 
     role: str
     """read · operate"""
     logged_in: bool
-    """By a cookie, which /logout takes back"""
+    """True: by a cookie, which /logout revokes."""
 
 
 class Told(Value):
-    """What has become of a wish."""
+    """The result of a request."""
 
     text: str
 
 
 class Refusal(Value):
-    """It was not done."""
+    """The request was not carried out."""
 
     error: str
     hint: str
 
 
 class Reason(Value):
-    """Why something is wanted."""
+    """The reason for a request."""
 
     reason: str = ""
 
