@@ -21,7 +21,7 @@ from kit.ports import port_of, ports
 
 from holdfast.google import DeviceState, GoogleCloudResiliencyClient, client
 from holdfast.runtime.host import Host
-from holdfast.runtime.net.net import HANDSHAKE_S
+from holdfast.runtime.net.network import HANDSHAKE_S
 from holdfast.supervisor.daemon.host_table import HostTable
 from holdfast.supervisor.daemon.host_uplink import HostUplink, Supervisor
 

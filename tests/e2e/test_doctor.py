@@ -13,7 +13,7 @@ import pytest
 from holdfast.cli.node import doctor
 from holdfast.runtime.hardware import capabilities
 from holdfast.runtime.process import process
-from holdfast.runtime.process.facts import DEGRADED, HAVE, MISSING, Fact, ask
+from holdfast.runtime.process.safe_probes import DEGRADED, HAVE, MISSING, Fact, ask
 
 PATIENCE_S = 60.0
 

@@ -166,7 +166,7 @@ def test_what_a_link_says_for_another_node_is_not_heard(stolen):
 
 
 def test_what_a_coordinator_says_is_known_by_its_lack_of_a_node():
-    """`runtime.net.net` tells the two parts apart by this field."""
+    """`runtime.net.network` tells the two parts apart by this field."""
     assert all("node" in kind.__fields__ for kind in (Join, Renew, Failed, Stopped, Leave, Request))
     assert not any("node" in kind.__fields__ for kind in (Assigned, Finish, Renewed))
     stop = Request(kind=RequestKind.STOP)

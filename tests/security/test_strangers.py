@@ -11,8 +11,8 @@ import pytest
 from kit.network.security_peer import TOKEN, Peer
 
 from holdfast.core.errors import ProtocolError
-from holdfast.runtime.net.admission import STRANGERS
 from holdfast.runtime.net.frames import VERSION, frame
+from holdfast.runtime.net.unauthenticated import STRANGERS
 
 
 def hello(**fields: object) -> bytes:

@@ -15,9 +15,9 @@ from kit.network.security_peer import TOKEN, Peer
 from kit.ports import port_of
 
 from holdfast.core.wire.fleet import FLEET, FleetMessage, Heed, RankSaid, Standing
-from holdfast.runtime.net.admission import STRANGERS
 from holdfast.runtime.net.codec import decode
 from holdfast.runtime.net.frames import frame
+from holdfast.runtime.net.unauthenticated import STRANGERS
 
 
 class Door:

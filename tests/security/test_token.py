@@ -9,7 +9,7 @@ import pytest
 from kit.network.security_peer import TOKEN
 
 from holdfast.runtime.net.frames import TOKEN_BYTES, Identity
-from holdfast.runtime.net.net import open_doors
+from holdfast.runtime.net.network import open_doors
 
 
 def test_a_token_is_printed_and_always_another(holdfast):

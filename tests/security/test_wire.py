@@ -16,9 +16,9 @@ from kit.waiting import PATIENCE_S
 from holdfast.core.machine import NEVER, Observation
 from holdfast.core.wire.links import LinkDown, LinkUp
 from holdfast.runtime.host import Host
-from holdfast.runtime.net.admission import AGAIN_S, IN_ALL, LIMITS, LONGEST_S, PER_PEER, Door, Limits
 from holdfast.runtime.net.frames import Identity
-from holdfast.runtime.net.net import GUESTS_FROM, HANDSHAKE_S, Network
+from holdfast.runtime.net.network import GUESTS_FROM, HANDSHAKE_S, Network
+from holdfast.runtime.net.unauthenticated import AGAIN_S, IN_ALL, LIMITS, LONGEST_S, PER_PEER, Door, Limits
 
 
 class Place:
@@ -186,7 +186,7 @@ def test_where_nobody_listens_a_call_is_refused_and_that_is_told(place, wait_unt
 
 
 def test_tls_is_loaded_only_where_it_is_configured():
-    program = "import sys, holdfast.runtime.net.net, holdfast.agent.agent; sys.exit('ssl' in sys.modules)"
+    program = "import sys, holdfast.runtime.net.network, holdfast.agent.agent; sys.exit('ssl' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
 
 

@@ -9,7 +9,7 @@ from errno import EADDRINUSE
 import pytest
 
 from holdfast.runtime.host import Host
-from holdfast.runtime.net import net
+from holdfast.runtime.net import network as net
 from holdfast.runtime.net.frames import Identity
 from holdfast.runtime.net.ports import hold_port
 

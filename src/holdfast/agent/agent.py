@@ -52,7 +52,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.agent.leader.build import Store
     from holdfast.rendezvous.member import Member
-    from holdfast.runtime.net.net import Network
+    from holdfast.runtime.net.network import Network
 
 FAREWELL_S = 5.0
 """How long a hosting agent stays, at most, until every other agent has the final report. On purpose longer than a lease: a node

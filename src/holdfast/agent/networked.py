@@ -28,7 +28,7 @@ from holdfast.runtime.host import Host
 from holdfast.runtime.net.addresses import is_here, own_address
 from holdfast.runtime.net.codec import LONGEST
 from holdfast.runtime.net.frames import JOB_CHARS, Identity
-from holdfast.runtime.net.net import Network, open_doors
+from holdfast.runtime.net.network import Network, open_doors
 from holdfast.runtime.process.open_files import make_room
 from holdfast.runtime.secrets import shelter_of
 from holdfast.telemetry.record.state_dir import last_to_go, unfinished_round

@@ -15,7 +15,7 @@ from holdfast.telemetry.record.state_dir import JobDir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.runtime.net.net import Network
+    from holdfast.runtime.net.network import Network
 
 
 class Surroundings(Value):

@@ -1,4 +1,4 @@
-"""What does an agent need of the world around it? Two things answer: this host (`runtime.host`, `runtime.net.net`), and the
+"""What does an agent need of the world around it? Two things answer: this host (`runtime.host`, `runtime.net.network`), and the
 simulator (`sim.world`, `sim.network`). Nothing here runs; it is for readers and type checkers.
 """
 

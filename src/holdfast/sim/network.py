@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from holdfast.core.machine import Observation
 from holdfast.core.wire.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.wire.messages import Message
-from holdfast.runtime.net.net import GUESTS_FROM, HANDSHAKE_S
+from holdfast.runtime.net.network import GUESTS_FROM, HANDSHAKE_S
 from holdfast.sim.timeline import Timeline
 from holdfast.sim.world import SimHost
 
@@ -241,7 +241,7 @@ class Ether:
 
 
 class SimLinks:
-    """The links of one life of an agent; the face of `runtime.net.net.Network` (`runtime.world.Links`)."""
+    """The links of one life of an agent; the face of `runtime.net.network.Network` (`runtime.world.Links`)."""
 
     def __init__(self, ether: Ether, host: SimHost, place: str, paused: Callable[[], bool]) -> None:
         self.ether, self.host, self.place, self.paused = ether, host, place, paused
@@ -258,7 +258,7 @@ class SimLinks:
         return True
 
     def perform(self, action: Connect | Transmit | HangUp) -> list[Observation]:
-        """As `runtime.net.net.Network.perform`."""
+        """As `runtime.net.network.Network.perform`."""
         match action:
             case Connect(link=link, endpoint=endpoint):
                 return self.connect(link, endpoint)
@@ -298,6 +298,6 @@ class SimLinks:
 
 
 if TYPE_CHECKING:
-    from holdfast.runtime.net.net import Network
+    from holdfast.runtime.net.network import Network
 
     _LINKS: tuple[type[Links], ...] = (Network, SimLinks)

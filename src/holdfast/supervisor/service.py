@@ -21,7 +21,7 @@ from holdfast.core.wire.fleet import FLEET, FleetMessage
 from holdfast.core.wire.links import Connect, HangUp, Transmit
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.frames import Identity
-from holdfast.runtime.net.net import Network
+from holdfast.runtime.net.network import Network
 from holdfast.supervisor.child import Child
 from holdfast.supervisor.connections import Reception
 from holdfast.supervisor.feed import SOCKET

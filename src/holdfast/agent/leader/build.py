@@ -25,7 +25,7 @@ from holdfast.rendezvous.election.succession import Succession
 from holdfast.rendezvous.election.succession_state import Setup
 from holdfast.rendezvous.member import Member
 from holdfast.runtime.host import Host
-from holdfast.runtime.net.net import Network
+from holdfast.runtime.net.network import Network
 from holdfast.runtime.net.ports import hold_port
 
 TYPE_CHECKING = False

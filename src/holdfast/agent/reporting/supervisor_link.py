@@ -26,7 +26,7 @@ from holdfast.core.wire.links import Connect, HangUp, Transmit
 from holdfast.health.verdict import UNFIT
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.frames import Identity
-from holdfast.runtime.net.net import Network
+from holdfast.runtime.net.network import Network
 from holdfast.runtime.secrets import shelter_of
 
 LOOK_S = 5.0  # Between two looks at the ranks' steps. What is news is told at once.

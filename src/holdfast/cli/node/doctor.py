@@ -13,7 +13,7 @@ from holdfast.cli.choose import json_argument
 from holdfast.cli.table import answer
 from holdfast.core.errors import HoldfastError
 from holdfast.runtime.hardware.capabilities import every_check
-from holdfast.runtime.process.facts import DEADLINE_S, DEGRADED, HAVE, MISSING, Fact, ask, have, missing
+from holdfast.runtime.process.safe_probes import DEADLINE_S, DEGRADED, HAVE, MISSING, Fact, ask, have, missing
 from holdfast.telemetry.record.state_dir import open_job, running_nodes, state_home
 from holdfast.telemetry.report.phrasing import count
 from holdfast.telemetry.report.safe_text import one_line

@@ -31,7 +31,7 @@ from holdfast.rendezvous.server import Server
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.addresses import host_and_port
 from holdfast.runtime.net.frames import Identity
-from holdfast.runtime.net.net import Network
+from holdfast.runtime.net.network import Network
 from holdfast.runtime.process.process import children_of, kill_tree
 
 from .attendance import Attendance, EndWorkers

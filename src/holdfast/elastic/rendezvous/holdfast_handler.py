@@ -23,7 +23,7 @@ from holdfast.core.wire.messages import Assigned, Join
 from holdfast.rendezvous.rules import Rules
 from holdfast.runtime.net.addresses import is_here, own_address
 from holdfast.runtime.net.frames import Identity
-from holdfast.runtime.net.net import open_doors
+from holdfast.runtime.net.network import open_doors
 from holdfast.runtime.secrets import secret_in, shelter_of, take_secret
 
 from .api import RendezvousHandler, RendezvousParameters

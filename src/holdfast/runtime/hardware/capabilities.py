@@ -1,5 +1,5 @@
 """What can this host do? Each question is tried out rather than guessed from versions: containers, seccomp and sandboxes take
-away what the kernel has. `facts` asks them, each in a process of its own.
+away what the kernel has. `safe_probes` asks them, each in a process of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from holdfast.runtime.hardware import gpus as accelerators
 from holdfast.runtime.process import process
-from holdfast.runtime.process.facts import Check, Fact, degraded, have, missing
+from holdfast.runtime.process.safe_probes import Check, Fact, degraded, have, missing
 
 ENOUGH_FILES = 4096  # Open files that a rank with some dozens of data loader workers and connections needs.
 

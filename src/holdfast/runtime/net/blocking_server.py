@@ -17,9 +17,9 @@ from holdfast.core.config.grammar import shown_endpoint
 from holdfast.core.errors import ProtocolError
 from holdfast.core.machine import Observation
 from holdfast.runtime.net.addresses import bind_addresses
-from holdfast.runtime.net.admission import Door
 from holdfast.runtime.net.blocking_link import BlockingLink, InTurn, Turn
 from holdfast.runtime.net.frames import Identity
+from holdfast.runtime.net.unauthenticated import Door
 from holdfast.runtime.net.wire import KEEPALIVE
 
 TYPE_CHECKING = False

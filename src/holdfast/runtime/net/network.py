@@ -23,12 +23,12 @@ from holdfast.core.wire.links import Arrived, Connect, HangUp, LinkDown, LinkUp,
 from holdfast.core.wire.messages import Message, is_of_a_member
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.addresses import bind_addresses, host_and_port, is_loopback
-from holdfast.runtime.net.admission import LIMITS, Door, Limits, Strangers
 from holdfast.runtime.net.codec import decode, encode, warm
 from holdfast.runtime.net.frames import FRAME_BYTES, SEAL_BYTES, TOKEN_BYTES, Identity, Turned
 from holdfast.runtime.net.link_pool import LinkPool
 from holdfast.runtime.net.loopback_link import Loopback
 from holdfast.runtime.net.names import Addresses, Names
+from holdfast.runtime.net.unauthenticated import LIMITS, Door, Limits, Strangers
 from holdfast.runtime.net.wire import Wire
 
 TYPE_CHECKING = False
