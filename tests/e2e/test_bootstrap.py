@@ -19,7 +19,7 @@ import pytest
 from kit import SCRIPTS
 from kit.jobs.spares import Spare
 
-from holdfast.agent.spares.imports import at_load
+from holdfast.agent.spares.import_list import at_load
 from holdfast.core.config import entry
 from holdfast.core.page import layout as page
 from holdfast.runtime.shm.pages import Page, create_page

@@ -13,7 +13,7 @@ import pytest
 from kit.jobs.ranks import agent_pid
 from kit.jobs.succession import LEASE, LOGS, begin, lose
 
-from holdfast.agent.reporting.shared_end import SharedEnd
+from holdfast.agent.reporting.shared_report import SharedEnd
 from holdfast.core.job.report import JobReport
 from holdfast.core.value import replace
 from holdfast.runtime.process.process import state

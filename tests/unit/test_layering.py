@@ -53,7 +53,7 @@ PURE_MODULES = (
     "holdfast.agent.group.worker_events",
     "holdfast.agent.group.node_health",
     "holdfast.agent.spares.machine",
-    "holdfast.agent.spares.imports",
+    "holdfast.agent.spares.import_list",
     "holdfast.agent.spares.state",
     "holdfast.agent.faults.machine",
     "holdfast.elastic.rendezvous.next_step",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.agent.spares import machine as spares
-from holdfast.agent.spares.imports import Changes, at_load, contradiction, differences, is_line, merged
+from holdfast.agent.spares.import_list import Changes, at_load, contradiction, differences, is_line, merged
 from holdfast.agent.spares.machine import (
     GUESS_BYTES,
     LEAST_ROOM_BYTES,

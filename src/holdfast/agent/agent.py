@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from holdfast import __version__
 from holdfast.agent.build import lone_node
+from holdfast.agent.component import Timed
 from holdfast.agent.components import Components
 from holdfast.agent.group.messages import (
     CheckNode,
@@ -32,9 +33,8 @@ from holdfast.agent.group.messages import (
 )
 from holdfast.agent.group.signal_forwarding import PASSED_ON
 from holdfast.agent.node import Node
-from holdfast.agent.part import Timed
 from holdfast.agent.reporting.record import Telling
-from holdfast.agent.reporting.shared_end import EndWatch
+from holdfast.agent.reporting.shared_report import EndWatch
 from holdfast.agent.surroundings import Surroundings
 from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import HoldfastError

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.agent.build import no_progress_cycles
-from holdfast.agent.control.requests import Desk
+from holdfast.agent.component import Part
+from holdfast.agent.control.control_handler import Desk
 from holdfast.agent.group.messages import CheckNode, FromCoordinator, KeepStacks, LookAtWorkers
 from holdfast.agent.logs.paths import LogPlan
 from holdfast.agent.optional_components import wished_for
-from holdfast.agent.part import Part
 from holdfast.agent.reporting.daemon_announce import introduce
 from holdfast.agent.secrets import supervisor_token
 from holdfast.agent.surroundings import Surroundings

@@ -5,8 +5,8 @@ They take time to load, and no worker needs them at its start.
 
 from __future__ import annotations
 
-from holdfast.agent.control.requests import Desk
-from holdfast.agent.part import Part
+from holdfast.agent.component import Part
+from holdfast.agent.control.control_handler import Desk
 from holdfast.agent.spares.pool import Parking
 from holdfast.agent.surroundings import Surroundings
 from holdfast.agent.workers.monitor_driver import Monitoring

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from holdfast.agent.part import Part
+from holdfast.agent.component import Part
 from holdfast.agent.surroundings import Surroundings
 from holdfast.agent.workers.checkpoint_writes import Saves
 from holdfast.core.config.own_options import Grow

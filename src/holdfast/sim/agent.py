@@ -45,8 +45,8 @@ from holdfast.sim.world import KILL_S, Worker
 from holdfast.telemetry.record.io_thread import PATIENCE_S
 
 if TYPE_CHECKING:
+    from holdfast.agent.component import Part
     from holdfast.agent.node import Node
-    from holdfast.agent.part import Part
     from holdfast.core.wire.messages import Assigned
     from holdfast.sim.network import SimLinks
     from holdfast.sim.scene import Scene

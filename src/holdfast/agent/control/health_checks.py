@@ -11,8 +11,8 @@ import select
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from holdfast.agent.component import Part
 from holdfast.agent.group.messages import NodeChecked, ToCoordinator
-from holdfast.agent.part import Part
 from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import StartError, UsageError
 from holdfast.core.machine import NEVER, Action, Observation, Tick

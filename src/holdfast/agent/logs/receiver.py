@@ -21,10 +21,10 @@ from contextlib import suppress
 from errno import EADDRINUSE
 from functools import partial
 
+from holdfast.agent.component import Part
 from holdfast.agent.group.messages import LogsTaken
 from holdfast.agent.logs.app_log import LOOK_S
 from holdfast.agent.logs.nonblocking_writer import open_log
-from holdfast.agent.part import Part
 from holdfast.core.config.fault_tolerance import FaultTolerance
 from holdfast.core.errors import UsageError
 from holdfast.core.job.cycles import cycle_of, log_path

@@ -2,7 +2,7 @@
 
 The files are followed, so no worker waits for our console, and what is not shown yet waits on disk and not in memory. `pump`
 waits for no console and does a bounded amount of work; `look_at` and `fileno` say when to call it again. It waits for the
-files' disk: the agent's loop calls it in a thread (`agent.logs.live_output`).
+files' disk: the agent's loop calls it in a thread (`agent.logs.tee_thread`).
 
 A line is shown when it is complete, so ranks' lines are never joined. What stays without a line end for `PARTIAL_S` (a prompt)
 is shown as a line of its own, and what follows as another. A progress bar, redrawn with carriage returns, is shown as it stands

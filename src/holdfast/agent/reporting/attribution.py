@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from holdfast.agent.part import Part
+from holdfast.agent.component import Part
 from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import StartError, UsageError
 from holdfast.core.job.cycles import cycle_of, log_path

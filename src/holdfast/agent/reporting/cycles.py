@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from holdfast.agent.part import Part
+from holdfast.agent.component import Part
 from holdfast.core.config.config import RunConfig
 from holdfast.core.job.cycles import InfoNames, cycle_of
 from holdfast.core.job.events import Event, RoundFormed

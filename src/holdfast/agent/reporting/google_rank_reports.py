@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from holdfast.agent.part import Part
+from holdfast.agent.component import Part
 from holdfast.core.config.config import RunConfig
 from holdfast.core.job.events import Event, FailureSeen, WorkerExited, WorkersStopped, WorkerStarted
 from holdfast.core.machine import NEVER, Observation

@@ -8,7 +8,7 @@ import os
 import select
 from collections.abc import Callable, Mapping
 
-from holdfast.agent.part import Part
+from holdfast.agent.component import Part
 from holdfast.agent.reporting.child_program import program
 from holdfast.core.errors import UsageError
 from holdfast.core.machine import NEVER, Observation

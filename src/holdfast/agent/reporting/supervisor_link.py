@@ -11,10 +11,10 @@ import select
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from holdfast.agent.component import Part
+from holdfast.agent.control.control_handler import Desk
 from holdfast.agent.control.control_socket import Request
-from holdfast.agent.control.requests import Desk
 from holdfast.agent.group.state import Phase
-from holdfast.agent.part import Part
 from holdfast.agent.reporting.supervisor_uplink import Obey, Uplink
 from holdfast.agent.surroundings import Surroundings
 from holdfast.core.job.events import Event, FailureSeen, HealthChanged, JobEnded

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from holdfast.agent.component import Part
 from holdfast.agent.group.machine import Group
-from holdfast.agent.part import Part
 from holdfast.agent.reporting.record import Telling
 from holdfast.agent.workers.launch import program_name
 from holdfast.core.config.config import RunConfig

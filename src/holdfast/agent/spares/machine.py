@@ -14,7 +14,7 @@ each of which has begun sooner than a cold start would.
 
 from __future__ import annotations
 
-from holdfast.agent.spares.imports import contradiction
+from holdfast.agent.spares.import_list import contradiction
 from holdfast.agent.spares.messages import (
     EndSpare,
     Lost,

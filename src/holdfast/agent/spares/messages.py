@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.agent.spares.imports import Changes
+from holdfast.agent.spares.import_list import Changes
 from holdfast.core.machine import Action, Observation
 
 

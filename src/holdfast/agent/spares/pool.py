@@ -15,9 +15,9 @@ from collections.abc import Collection, Sequence
 from functools import reduce
 from itertools import accumulate
 
+from holdfast.agent.component import Part
 from holdfast.agent.group.messages import ImportsKnown, SparesAwaited
-from holdfast.agent.part import Part
-from holdfast.agent.spares.imports import at_load, differences, is_line, merged
+from holdfast.agent.spares.import_list import at_load, differences, is_line, merged
 from holdfast.agent.spares.machine import Spares
 from holdfast.agent.spares.messages import (
     EndSpare,

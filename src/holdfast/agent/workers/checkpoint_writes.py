@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.agent.component import Part, pids_of
 from holdfast.agent.group.messages import SavesSeen
-from holdfast.agent.part import Part, pids_of
 from holdfast.core.machine import NEVER, Observation
 from holdfast.core.wire.messages import Assigned
 from holdfast.runtime.host import Host

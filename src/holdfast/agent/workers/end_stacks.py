@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from holdfast.agent.component import Part
 from holdfast.agent.group.machine import Group
-from holdfast.agent.part import Part
 from holdfast.agent.workers.workers import Workers
 from holdfast.core.machine import Observation
 from holdfast.core.processes import ProcessGone

@@ -15,8 +15,8 @@ import os
 import select
 from collections.abc import Callable, MutableMapping
 
+from holdfast.agent.component import Part
 from holdfast.agent.group.messages import TimerExpired
-from holdfast.agent.part import Part
 from holdfast.core.machine import NEVER, Observation
 from holdfast.core.signals import signal
 from holdfast.runtime.host import Host

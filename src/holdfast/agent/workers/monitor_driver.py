@@ -10,8 +10,8 @@ from __future__ import annotations
 import _thread
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from holdfast.agent.component import Part
 from holdfast.agent.group.messages import Hung, PaceKnown, Started
-from holdfast.agent.part import Part
 from holdfast.agent.workers.workers import Workers
 from holdfast.core.config.config import RunConfig
 from holdfast.core.config.own_options import Membership

@@ -11,8 +11,8 @@ import os
 import sys
 from collections.abc import Callable
 
+from holdfast.agent.component import Part
 from holdfast.agent.group.messages import LookAtWorkers, Looked
-from holdfast.agent.part import Part
 from holdfast.agent.workers import flight_recorder
 from holdfast.agent.workers.monitor_driver import Monitoring
 from holdfast.agent.workers.rank_stacks import COLLECTIVES_S, Rank

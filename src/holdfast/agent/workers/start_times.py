@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from holdfast.agent.part import Part, pids_of
+from holdfast.agent.component import Part, pids_of
 from holdfast.core.job.events import RanksBegun, RanksEnded
 from holdfast.core.machine import NEVER, Observation
 from holdfast.core.page.signs import Moments

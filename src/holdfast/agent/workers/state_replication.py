@@ -19,8 +19,8 @@ from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.agent.component import Part
 from holdfast.agent.group.messages import Stashed
-from holdfast.agent.part import Part
 from holdfast.core.errors import HoldfastError
 from holdfast.core.machine import Observation
 from holdfast.core.page import stash as layout

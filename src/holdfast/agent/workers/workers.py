@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 
+from holdfast.agent.component import Part
 from holdfast.agent.group.messages import (
     TOO_LATE,
     ControlAsked,
@@ -23,8 +24,7 @@ from holdfast.agent.group.messages import (
 from holdfast.agent.logs import paths as logs
 from holdfast.agent.logs.app_log import AppLogs
 from holdfast.agent.logs.attempt_logs import AttemptLogs, RankLogs
-from holdfast.agent.logs.live_output import Shown
-from holdfast.agent.part import Part
+from holdfast.agent.logs.tee_thread import Shown
 from holdfast.agent.workers import error_files, launch
 from holdfast.agent.workers.gpu_memory import GpuLook
 from holdfast.agent.workers.progress_iteration import Mileage

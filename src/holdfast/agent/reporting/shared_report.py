@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from holdfast.agent.component import Part
 from holdfast.agent.group.messages import Told
-from holdfast.agent.part import Part
 from holdfast.core.job.report import JobReport
 from holdfast.core.machine import NEVER, Observation
 from holdfast.core.wire.messages import Finish

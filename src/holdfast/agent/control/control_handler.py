@@ -7,11 +7,11 @@ import select
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.agent.component import Part
 from holdfast.agent.control.health_query import MARGIN_S, Examination
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import StopAsked, ToCoordinator
 from holdfast.agent.group.state import Phase
-from holdfast.agent.part import Part
 from holdfast.core.errors import UsageError
 from holdfast.core.job.injection import injection
 from holdfast.core.machine import NEVER, Observation, Signalled
