@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from holdfast.client import ahead, spare
+from holdfast.client import spare, spare_imports
 from holdfast.runtime.hardware.memory import private_bytes, room_bytes
 
 MiB = 1 << 20
@@ -29,25 +29,25 @@ def test_a_python_with_a_usercustomize_has_no_spares(
     (tmp_path / "usercustomize.py").write_text("1 / 0\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(site, "ENABLE_USER_SITE", enabled)
-    assert ("usercustomize" in ahead.prepare([])) == refused
+    assert ("usercustomize" in spare_imports.prepare([])) == refused
 
 
 def test_an_import_that_has_initialised_cuda_or_opened_a_socket_is_unfit(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = ahead.sockets()
-    assert ahead.unfit(before) == ""
+    before = spare_imports.sockets()
+    assert spare_imports.unfit(before) == ""
     with socket.socket():
-        assert ahead.unfit(before) == "an import has opened a socket"
+        assert spare_imports.unfit(before) == "an import has opened a socket"
     cuda = ModuleType("torch.cuda")
     cuda.is_initialized = lambda: True  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch.cuda", cuda)
-    assert ahead.unfit(before) == "an import has initialised CUDA"
+    assert spare_imports.unfit(before) == "an import has initialised CUDA"
 
 
 def test_an_import_that_has_opened_the_driver_is_unfit(tmp_path: Path) -> None:
     driver = tmp_path / "nvidia-uvm"
     driver.touch()
     with driver.open():
-        assert ahead.unfit(ahead.sockets(), [str(driver)]) == f"an import has opened {driver}"
+        assert spare_imports.unfit(spare_imports.sockets(), [str(driver)]) == f"an import has opened {driver}"
 
 
 # --- forking ----------------------------------------------------------------------------------------------------------------

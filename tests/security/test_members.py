@@ -24,7 +24,7 @@ from holdfast.core.wire.messages import (
     Waiting,
     is_of_a_member,
 )
-from holdfast.rendezvous.server import Server
+from holdfast.rendezvous.link_router import Server
 
 REPORT = JobReport(job="secure", outcome="failed", exit_code=1, started_at_unix=0, ended_at_unix=1, reason="because I say so")
 

@@ -105,7 +105,7 @@ MUTATIONS = (
     # --- which nodes are fit ---
     Mutation(
         "a swap is over while the node still has its place",
-        "supervisor/fleet/node_swap.py",
+        "supervisor/fleet/swap_steps.py",
         "if job.round <= swap.round or not job.is_running or swap.node in job.ranked:",
         "if job.round <= swap.round or not job.is_running:",
     ),

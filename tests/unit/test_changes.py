@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.supervisor.versions import LIFE, Changes
+from holdfast.supervisor.change_log import LIFE, Changes
 
 
 def test_whoever_knows_a_version_is_told_what_is_newer_and_each_thing_once():

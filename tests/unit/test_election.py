@@ -40,9 +40,9 @@ from holdfast.rendezvous.election.store_election import (
     inherited,
 )
 from holdfast.rendezvous.lease import FENCE_S
+from holdfast.rendezvous.link_router import Server
 from holdfast.rendezvous.member import Member
 from holdfast.rendezvous.rules import Heard, Rules, Tell
-from holdfast.rendezvous.server import Server
 from holdfast.runtime.net.codec import build
 
 HERE, THERE = "a:1", "b:2"

@@ -34,9 +34,9 @@ from holdfast.core.wire.messages import (
 )
 from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.coordinator.machine import Rendezvous
+from holdfast.rendezvous.link_router import SOUGHT_S, Server
 from holdfast.rendezvous.member import Member
 from holdfast.rendezvous.rules import Rules
-from holdfast.rendezvous.server import SOUGHT_S, Server
 
 
 def join(node: str, nproc: int = 1) -> Join:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.monitor.progress import CHUNK, LONGEST_LINE, LogProgress
+from holdfast.monitor.log_progress import CHUNK, LONGEST_LINE, LogProgress
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.kvstore.machine import LONGEST_WAIT_S, KeyValues
 from holdfast.rendezvous.kvstore.table import EMPTY, FULL, OVER, TIMEOUT, WRONG
+from holdfast.rendezvous.link_router import Server
 from holdfast.rendezvous.rules import Rules
-from holdfast.rendezvous.server import Server
 
 
 class Desk:

@@ -24,8 +24,8 @@ from holdfast.recovery.findings import Findings, overrides
 from holdfast.recovery.policy import RestartOnFailure
 from holdfast.recovery.progress import Progress
 from holdfast.rendezvous.coordinator.machine import Rendezvous
+from holdfast.rendezvous.link_router import Server
 from holdfast.rendezvous.rules import Rules
-from holdfast.rendezvous.server import Server
 from holdfast.runtime.host import Host
 
 NO_PROGRESS_CYCLES = 3  # ft_launcher's default, where a checkpoint iteration file is named.

@@ -18,9 +18,9 @@ from holdfast.agent.group.messages import Exit, LeaseOver, Send, Told
 from holdfast.agent.group.state import Phase
 from holdfast.core.machine import Action, Observation, Tick
 from holdfast.core.wire.links import Arrived, LinkDown, LinkUp, Transmit
+from holdfast.rendezvous.link_router import TO_HOST, Server
 from holdfast.rendezvous.member import Deliver, Member
 from holdfast.rendezvous.rules import HostLeaves
-from holdfast.rendezvous.server import TO_HOST, Server
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

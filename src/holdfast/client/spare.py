@@ -181,13 +181,15 @@ def park(bootstrap: ModuleType) -> None:
     assert spare is not None
     (_, mode, *_), fds = spare.hear()
     try:
-        began, ahead = monotonic(), bootstrap.load("_holdfast_ahead", "client", "ahead.py")
-        sockets = ahead.sockets()
+        began, imports = monotonic(), bootstrap.load("_holdfast_spare_imports", "client", "spare_imports.py")
+        sockets = imports.sockets()
         with open(fds[0], encoding="utf-8") as file:
             lines = file.read().split("\n")
-        course, files = ahead.Course(bootstrap.notebook, spare.reads.names), ahead.files()
-        unfit = ahead.prepare(lines, course) or ahead.unfit(sockets) or (ahead.unforkable(files) if mode == b"fork" else "")
-        own = {path: ahead.identity(path) for path in ahead.own_files()}
+        course, files = imports.Course(bootstrap.notebook, spare.reads.names), imports.files()
+        unfit = imports.prepare(lines, course) or imports.unfit(sockets)
+        if not unfit and mode == b"fork":
+            unfit = imports.unforkable(files)
+        own = {path: imports.identity(path) for path in imports.own_files()}
     except BaseException as error:
         unfit = f"{type(error).__name__}: {error}"
     if unfit:
@@ -203,7 +205,7 @@ def park(bootstrap: ModuleType) -> None:
         (_, streams, *changes), fds = spare.hear()
         if mode == b"fork" and not _fork(spare, fds):
             continue
-        if trouble := _contradicted(spare, changes, own, ahead.identity):
+        if trouble := _contradicted(spare, changes, own, imports.identity):
             _refuse(spare, trouble, "no")
         _become(spare, bootstrap, streams, changes, fds)
         return

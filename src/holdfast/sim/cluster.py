@@ -30,8 +30,8 @@ from holdfast.rendezvous.election.store_election import STORE_FAILOVER_S, Electi
 from holdfast.rendezvous.election.succession import Succession
 from holdfast.rendezvous.election.succession_state import Setup
 from holdfast.rendezvous.election.witness_claims import Claim, Claimed
+from holdfast.rendezvous.link_router import Server
 from holdfast.rendezvous.member import Member
-from holdfast.rendezvous.server import Server
 from holdfast.sim.agent import SimAgent
 from holdfast.sim.checks import GUARDIAN_PATIENCE_S, GUARDIAN_S, Checks, Violation
 from holdfast.sim.network import ENDPOINT, Ether, Side, SimLinks

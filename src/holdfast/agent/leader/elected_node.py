@@ -33,9 +33,9 @@ from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.election.messages import Follow, GiveUp, Lead, MemberLink, StepDown
 from holdfast.rendezvous.lease import FENCE_S
+from holdfast.rendezvous.link_router import Server
 from holdfast.rendezvous.member import Member
 from holdfast.rendezvous.rules import Heard, Tell
-from holdfast.rendezvous.server import Server
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Tick
 from holdfast.core.processes import ProcessDying, ProcessErred, ProcessGone
 from holdfast.core.value import fields_of
 from holdfast.core.wire.messages import Assigned
+from holdfast.monitor.log_progress import LogProgress
 from holdfast.monitor.machine import Monitor
 from holdfast.monitor.messages import (
     AskGpus,
@@ -35,7 +36,6 @@ from holdfast.monitor.messages import (
     RoundBegan,
     SeeRanks,
 )
-from holdfast.monitor.progress import LogProgress
 from holdfast.runtime.hardware import nvidia
 from holdfast.runtime.host import Host
 from holdfast.runtime.process import process

@@ -25,9 +25,9 @@ from holdfast.core.wire.messages import Join
 from holdfast.elastic.utils.logging import get_logger
 from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.coordinator.machine import Rendezvous
+from holdfast.rendezvous.link_router import Server
 from holdfast.rendezvous.member import Member
 from holdfast.rendezvous.rules import Rules
-from holdfast.rendezvous.server import Server
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.addresses import host_and_port
 from holdfast.runtime.net.frames import Identity

@@ -9,7 +9,7 @@ from __future__ import annotations
 from holdfast.core.machine import NEVER, Action, Say
 from holdfast.core.value import replace
 from holdfast.core.wire.fleet import Act, Deed, Heard, HeldBy, NodeState, Swap, Trouble, TroubleKind, Verb
-from holdfast.supervisor.fleet import node_swap
+from holdfast.supervisor.fleet import swap_steps
 from holdfast.supervisor.fleet.job import FleetJob
 from holdfast.supervisor.fleet.messages import InVain, Tell
 from holdfast.supervisor.fleet.node import FleetNode
@@ -98,7 +98,7 @@ def _do(fleet: FleetState, deed: Deed, case: Case, choice: Choice, now: float) -
             return fleet.close(deed.id, "nothing was to be done", now)
         case Act.SWAP | Act.SHRINK:
             by = HeldBy.OPERATOR if case.trouble == TroubleKind.OPERATOR else HeldBy.POLICY
-            return node_swap.begin(fleet, _swap(deed, case, choice, round), by, now)
+            return swap_steps.begin(fleet, _swap(deed, case, choice, round), by, now)
         case Act.RESTART_WORKERS if case.handled:
             return _leave_to_agents(fleet, deed, case, case.round or round, now)
     act_at = now + choice.delay_s

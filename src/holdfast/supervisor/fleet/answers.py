@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.core.machine import Action
 from holdfast.core.wire.fleet import Did, Verb
 from holdfast.supervisor.fleet import actions as deeds
-from holdfast.supervisor.fleet import node_swap, operator_actions
+from holdfast.supervisor.fleet import operator_actions, swap_steps
 from holdfast.supervisor.fleet.messages import Tell
 from holdfast.supervisor.fleet.state import FleetState
 
@@ -27,7 +27,7 @@ def answered(fleet: FleetState, task: str, ok: bool, text: str, now: float) -> l
         return begun
     id, _, verb = task.rpartition(".")
     if id in fleet.open_swaps:
-        return begun + node_swap.answered(fleet, id, verb, ok, text, now)
+        return begun + swap_steps.answered(fleet, id, verb, ok, text, now)
     if verb == Verb.INJECT:
         return begun + operator_actions.injected(fleet, id, ok, text, now)
     return begun + deeds.answered(fleet, id, verb, ok, text, now)
@@ -39,7 +39,7 @@ def due(fleet: FleetState, now: float) -> list[Action]:
     for task in late:
         id, _, verb = task.rpartition(".")
         if id in fleet.open_swaps:
-            actions += node_swap.unanswered(fleet, id, verb, now)
+            actions += swap_steps.unanswered(fleet, id, verb, now)
         elif id in fleet.open_deeds:
             actions += deeds.failed(fleet, id, "it was not answered in time", now)
         elif verb == Verb.INJECT:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from holdfast.core.machine import Action, Observation, Tick
 from holdfast.core.wire.fleet import Alive, Bye, Did, FleetMessage, Standing, Trouble
 from holdfast.supervisor.fleet import actions as deeds
-from holdfast.supervisor.fleet import answers, node_swap, operator_actions, reporters, silence
+from holdfast.supervisor.fleet import answers, operator_actions, reporters, silence, swap_steps
 from holdfast.supervisor.fleet.messages import Asked, Called, Keep, Said, Unlinked
 from holdfast.supervisor.fleet.node import FleetNode
 from holdfast.supervisor.fleet.policies.case import Policy
@@ -33,7 +33,7 @@ class Fleet:
             if not deed.outcome and deed.id not in fleet.open_swaps:
                 actions += fleet.close(deed.id, "not known: the supervisor was restarted meanwhile", now)
         for id in list(fleet.open_swaps):
-            actions += node_swap.advance(fleet, id, now)
+            actions += swap_steps.advance(fleet, id, now)
         return self._marked(deeds.next_choices(fleet, actions, now))
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
@@ -85,7 +85,7 @@ class Fleet:
         for trouble in fleet.take_early() if fleet.is_settled(now) else []:
             if (node := fleet.reporter_node(trouble.node)) is not None:
                 actions += deeds.reported(fleet, node, trouble, now)
-        for due in (silence.due, answers.due, node_swap.due, deeds.due, silence.unjudged):
+        for due in (silence.due, answers.due, swap_steps.due, deeds.due, silence.unjudged):
             actions += due(fleet, now)
         return actions
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from holdfast.core.machine import Action
 from holdfast.core.wire.fleet import Bye, Heard, HeldBy, NodeState, ReporterState, Standing, Verb
 from holdfast.supervisor.fleet import actions as deeds
-from holdfast.supervisor.fleet import node_swap, silence
+from holdfast.supervisor.fleet import silence, swap_steps
 from holdfast.supervisor.fleet.job import FleetJob
 from holdfast.supervisor.fleet.messages import Keep, Tell
 from holdfast.supervisor.fleet.node import FleetNode
@@ -79,7 +79,7 @@ def _job_stands(fleet: FleetState, report: Standing, now: float) -> list[Action]
 
 def _job_reported(fleet: FleetState, job: FleetJob, now: float) -> list[Action]:
     """Tell everything that waits for news of a job."""
-    actions = node_swap.job_reported(fleet, job.name, now) if fleet.open_swaps else []
+    actions = swap_steps.job_reported(fleet, job.name, now) if fleet.open_swaps else []
     actions += deeds.job_reported(fleet, job, now)
     return actions + silence.job_reported(fleet, job, now)
 

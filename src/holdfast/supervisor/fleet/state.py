@@ -8,13 +8,13 @@ from __future__ import annotations
 from holdfast.core.machine import NEVER, Action
 from holdfast.core.value import Value, replace
 from holdfast.core.wire.fleet import Deed, Heed, JobKept, NodeKept, NodeState, Order, Swap, Trouble, Verb
+from holdfast.supervisor.change_log import Changes
 from holdfast.supervisor.fleet.action_log import Ledger
 from holdfast.supervisor.fleet.job import FleetJob
 from holdfast.supervisor.fleet.messages import Call, CallVerb, Keep, Tell
 from holdfast.supervisor.fleet.node import FleetNode
 from holdfast.supervisor.fleet.policies.case import Case, Policy
 from holdfast.supervisor.fleet.queues import Queues, Task
-from holdfast.supervisor.versions import Changes
 
 
 class FleetRules(Value):

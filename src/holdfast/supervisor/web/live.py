@@ -15,8 +15,8 @@ from typing import Any
 
 from holdfast.agent.control.control_client import MAX_REPLY, Reachable
 from holdfast.core.value import to_plain
+from holdfast.supervisor.change_log import Changes
 from holdfast.supervisor.snapshot import Picture
-from holdfast.supervisor.versions import Changes
 from holdfast.supervisor.web.auth import Refused
 from holdfast.supervisor.web.view import Beat
 
