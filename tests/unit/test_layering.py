@@ -65,7 +65,7 @@ PURE_MODULES = (
     "holdfast.supervisor.fleet.state",
     "holdfast.supervisor.fleet.reporters",
     "holdfast.supervisor.fleet.silence",
-    "holdfast.supervisor.fleet.actions",
+    "holdfast.supervisor.fleet.deeds",
     "holdfast.supervisor.fleet.answers",
     "holdfast.supervisor.fleet.operator_actions",
     "holdfast.supervisor.fleet.node",

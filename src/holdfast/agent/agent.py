@@ -33,7 +33,7 @@ from holdfast.agent.group.messages import (
 )
 from holdfast.agent.group.signal_forwarding import PASSED_ON
 from holdfast.agent.node import Node
-from holdfast.agent.reporting.record import Telling
+from holdfast.agent.reporting.agent_log import Telling
 from holdfast.agent.reporting.shared_report import EndWatch
 from holdfast.agent.surroundings import Surroundings
 from holdfast.core.config.config import RunConfig

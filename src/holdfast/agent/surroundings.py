@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from holdfast.agent.node import Node
-from holdfast.agent.reporting.record import Telling
+from holdfast.agent.reporting.agent_log import Telling
 from holdfast.core.config.config import RunConfig
 from holdfast.core.machine import Action
 from holdfast.core.value import Value

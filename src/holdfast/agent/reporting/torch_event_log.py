@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.agent.component import Part
 from holdfast.agent.group.machine import Group
-from holdfast.agent.reporting.record import Telling
+from holdfast.agent.reporting.agent_log import Telling
 from holdfast.agent.workers.launch import program_name
 from holdfast.core.config.config import RunConfig
 from holdfast.core.job.events import Event

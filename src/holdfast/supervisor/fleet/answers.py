@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from holdfast.core.machine import Action
 from holdfast.core.wire.fleet import Did, Verb
-from holdfast.supervisor.fleet import actions as deeds
-from holdfast.supervisor.fleet import operator_actions, swap_steps
+from holdfast.supervisor.fleet import deeds, operator_actions, swap_steps
 from holdfast.supervisor.fleet.messages import Tell
 from holdfast.supervisor.fleet.state import FleetState
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from holdfast.core.machine import Action, Observation, Tick
 from holdfast.core.wire.fleet import Alive, Bye, Did, FleetMessage, Standing, Trouble
-from holdfast.supervisor.fleet import actions as deeds
-from holdfast.supervisor.fleet import answers, operator_actions, reporters, silence, swap_steps
+from holdfast.supervisor.fleet import answers, deeds, operator_actions, reporters, silence, swap_steps
 from holdfast.supervisor.fleet.messages import Asked, Called, Keep, Said, Unlinked
 from holdfast.supervisor.fleet.node import FleetNode
 from holdfast.supervisor.fleet.policies.case import Policy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.core.machine import Action
 from holdfast.core.value import replace
 from holdfast.core.wire.fleet import Act, NodeState, TroubleKind, Verb
-from holdfast.supervisor.fleet import actions as deeds
+from holdfast.supervisor.fleet import deeds
 from holdfast.supervisor.fleet.messages import Asked, CallVerb, Reply, Wish
 from holdfast.supervisor.fleet.policies.case import Case, Choice
 from holdfast.supervisor.fleet.state import FleetState

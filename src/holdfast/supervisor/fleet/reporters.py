@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from holdfast.core.machine import Action
 from holdfast.core.wire.fleet import Bye, Heard, HeldBy, NodeState, ReporterState, Standing, Verb
-from holdfast.supervisor.fleet import actions as deeds
-from holdfast.supervisor.fleet import silence, swap_steps
+from holdfast.supervisor.fleet import deeds, silence, swap_steps
 from holdfast.supervisor.fleet.job import FleetJob
 from holdfast.supervisor.fleet.messages import Keep, Tell
 from holdfast.supervisor.fleet.node import FleetNode

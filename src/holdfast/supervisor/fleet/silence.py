@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.core.machine import Action, Say
 from holdfast.core.value import replace
 from holdfast.core.wire.fleet import TroubleKind
-from holdfast.supervisor.fleet import actions as deeds
+from holdfast.supervisor.fleet import deeds
 from holdfast.supervisor.fleet.job import FleetJob
 from holdfast.supervisor.fleet.state import FleetState, Missing
 

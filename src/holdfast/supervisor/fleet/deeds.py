@@ -1,4 +1,4 @@
-"""What is done about a trouble, and what comes of it?
+"""Makes deeds: asks the policy what to do about a trouble, does it, and waits for the outcome.
 
 A trouble becomes a `Case`, and the policy's choice about it a `Deed`: stored before anything is done, and again when its
 outcome is known. An act that does not help within its time is followed by the policy's next choice.
