@@ -131,12 +131,12 @@ class Agent:
             perform=self.perform,
         )
         self.components = Components(around)
-        self.parts, self.workers, self.desk = self.components.parts, self.components.workers, self.components.desk
+        self.parts, self.workers, self.control = self.components.parts, self.components.workers, self.components.control
         self.parts.append(EndWatch(self.job_dir, self._member, self.host, self.telling.recorder.aside, self.telling.say))
         self.timed: list[Timed] = [self.telling.voice, *([self.network] if self.network is not None else [])]
         """What has something to do at moments of its own, beside the machines and the parts."""
         if config.health_check_port is not None:
-            self.desk.open_health(config.health_check_port, self._progress_at_unix)
+            self.control.open_health(config.health_check_port, self._progress_at_unix)
 
     def _assemble(self) -> tuple[Node, Network | None, Store | None]:
         if self.config.rdzv_backend == "memory":

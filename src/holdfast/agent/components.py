@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.agent.build import no_progress_cycles
 from holdfast.agent.component import Part
-from holdfast.agent.control.control_handler import Desk
+from holdfast.agent.control.control_handler import ControlHandler
 from holdfast.agent.group.messages import CheckNode, FromCoordinator, KeepStacks, LookAtWorkers
 from holdfast.agent.logs.paths import LogPlan
 from holdfast.agent.optional_components import wished_for
@@ -52,7 +52,7 @@ class Components:
         self.supervisor_secret = supervisor_token(config) if config.supervisors else b""
         self.checks: Checking | None = None
         self.faults: Injections | None = None  # None, of both: nobody has asked for one.
-        self.desk = Desk(
+        self.control = ControlHandler(
             around.node.group,
             host,
             telling.name,
@@ -72,7 +72,7 @@ class Components:
         self.watchdog = open_watchdog(timer_file, host, os.environ, telling.degraded) if config.watchdog else None
         self.parts: list[Part] = [
             self.workers,
-            self.desk,
+            self.control,
             Beginnings(host, telling.record),  # before the monitor: what it says of ranks follows their start
             EndStacks(around.node.group, self.workers, telling.showed),
             *(part for part in (replicas, self.log_receiver, self.watchdog) if part is not None),
@@ -126,10 +126,10 @@ class Components:
             case CheckNode(after_failure=after_failure):
                 return self.checking().before_join(after_failure)
             case FromCoordinator(message=Reply() as reply):
-                self.desk.replied(reply)
+                self.control.replied(reply)
                 return []
             case FromCoordinator(message=Request() as request):
-                return self.desk.carry_out(request)
+                return self.control.carry_out(request)
             case FromCoordinator(message=Paced(longest_s=longest_s, busy_s=busy_s)):
                 if self.late is not None and self.late.monitoring is not None:
                     self.late.monitoring.heed(longest_s, busy_s)
@@ -156,7 +156,7 @@ class Components:
             return []
         from holdfast.agent.late_components import LateComponents  # costs time that the first workers would wait for
 
-        self.late = late = LateComponents(self.around, self.workers, self.desk, supervisor_secret=self.supervisor_secret)
+        self.late = late = LateComponents(self.around, self.workers, self.control, supervisor_secret=self.supervisor_secret)
         self.parts += late.parts
         before, self.before = self.before, []
         for part in late.parts:

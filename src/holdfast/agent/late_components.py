@@ -6,7 +6,7 @@ They take time to load, and no worker needs them at its start.
 from __future__ import annotations
 
 from holdfast.agent.component import Part
-from holdfast.agent.control.control_handler import Desk
+from holdfast.agent.control.control_handler import ControlHandler
 from holdfast.agent.spares.pool import Parking
 from holdfast.agent.surroundings import Surroundings
 from holdfast.agent.workers.monitor_driver import Monitoring
@@ -18,7 +18,7 @@ from holdfast.agent.workers.workers import Workers
 class LateComponents:
     """One agent's."""
 
-    def __init__(self, around: Surroundings, workers: Workers, desk: Desk, *, supervisor_secret: bytes) -> None:
+    def __init__(self, around: Surroundings, workers: Workers, control: ControlHandler, *, supervisor_secret: bytes) -> None:
         config, host = around.config, around.host
         others_s = STACKS_S if around.network is not None else 0.0
         self.stacks = Stacks(workers, around.job_dir.incident_path, others_s=others_s)
@@ -29,7 +29,7 @@ class LateComponents:
         if config.supervisors:
             from holdfast.agent.reporting.supervisor_link import Supervised  # loads the network
 
-            self.parts.append(Supervised(around, desk, secret=supervisor_secret, progress=self.progress))
+            self.parts.append(Supervised(around, control, secret=supervisor_secret, progress=self.progress))
         if config.ft.monitor != "off":
             name, complain = around.telling.name, around.telling.degraded
             self.monitoring = Monitoring(config, host, workers, node=name, perform=around.perform, complain=complain)

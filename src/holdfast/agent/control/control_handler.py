@@ -39,7 +39,7 @@ PULSE_S = 5.0  # How often the loop shows that it is alive, where TORCHELASTIC_H
 MOST_ASKED = 16  # Requests whose answers are waited for: as many clients as there are seats (`control.SEATS`).
 
 
-class Desk(Part):
+class ControlHandler(Part):
     """Answers about one group. Questions that ask for something become observations."""
 
     def __init__(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from holdfast.agent.component import Part
-from holdfast.agent.control.control_handler import Desk
+from holdfast.agent.control.control_handler import ControlHandler
 from holdfast.agent.control.control_socket import Request
 from holdfast.agent.group.state import Phase
 from holdfast.agent.reporting.supervisor_uplink import Obey, Uplink
@@ -38,11 +38,11 @@ class Supervised(Part):
     """One agent's."""
 
     def __init__(
-        self, around: Surroundings, desk: Desk, *, secret: bytes, progress: Callable[[int], dict[str, object]]
+        self, around: Surroundings, control: ControlHandler, *, secret: bytes, progress: Callable[[int], dict[str, object]]
     ) -> None:
         """`secret`: the supervisor's. `progress`: what is known of a local rank's."""
         config, host = around.config, around.host
-        self.config, self.outer, self.desk, self.group = config, host, desk, around.node.group
+        self.config, self.outer, self.control, self.group = config, host, control, around.node.group
         self.rendezvous, self.progress, self.say = around.rendezvous, progress, around.telling.say
         self.inner = Host(host.complain)
         identity = Identity(FLEET, secret)
@@ -199,7 +199,7 @@ class Supervised(Part):
         if order.verb == "restart" and order.round and order.round != self.group.round:
             request.reply({"text": f"round {order.round} is over: {self.group.round} is the newest"})
             return []
-        return self.desk.answer(request)
+        return self.control.answer(request)
 
 
 def ageless(standing: Standing) -> Standing:
