@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+from kit import orphans
 from kit.jobs import elastic_workers as workers
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -208,6 +209,19 @@ def test_workers_die_with_whoever_started_them(ours, kind, tmp_path, wait_until)
     running.kill()
     running.wait()
     wait_until(lambda: not any(alive(int(file.name.removeprefix("pid"))) for file in begun.iterdir()))
+
+
+def test_the_watch_over_a_closed_group_leaves_without_a_look(ours, start, test_mark, monkeypatch, tmp_path, wait_until):
+    """On a busy machine a look through all processes takes seconds."""
+    looked, grep = tmp_path / "looked", tmp_path / "grep"
+    grep.write_text(f"#!/bin/sh\ntouch {looked}\n")
+    grep.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    group = start(ours, [python("import time; time.sleep(600)")])
+    watch = [pid for pid in orphans.marked(test_mark) if "read _" in Path(f"/proc/{pid}/cmdline").read_text()]
+    group.close(timeout=30)
+    wait_until(lambda: not any(map(alive, watch)))
+    assert len(watch) == 1 and not looked.exists()
 
 
 BELOW = """

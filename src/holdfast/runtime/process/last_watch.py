@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 
 from holdfast.core.errors import StartError
 from holdfast.runtime.process import process
@@ -27,7 +28,7 @@ VARIABLE = "HOLDFAST_GUARDED"  # Marks of all agents above a process. Whatever c
 # Schedulers signal every process of a step. Looks again for what was being started meanwhile; a dead one has no environment.
 # (A pid could be reused between grep and kill only if all others were, within milliseconds.)
 _SHELL = """trap '' HUP INT QUIT TERM USR1 USR2
-read _
+read _ && exit
 n=0
 while [ $n -lt 50 ]; do
     left=$(LC_ALL=C grep -lsF -e "$0" /proc/[0-9]*/environ)
@@ -47,7 +48,7 @@ class LastWatch:
     def __init__(self, mark: str = "") -> None:
         self.mark = mark or f"/{os.getpid()}-{time.time_ns()}/"
         self.pid: int | None = None  # The shell's, once the guardian has started it.
-        self._reader, self._held = os.pipe()  # nobody writes; who holds the second end is alive
+        self._reader, self._held = os.pipe()  # its end: nobody that holds the second one lives; a line: `end`
 
     def over_us(self, environ: MutableMapping[str, str]) -> None:
         """In the agent: whatever is started from now on with `environ` carries the mark."""
@@ -64,7 +65,9 @@ class LastWatch:
             os.waitpid(starter, 0)
 
     def end(self) -> None:
-        """Nothing is left to be watched."""
+        """Nothing is left to be watched: the shell leaves without a look."""
+        with suppress(BrokenPipeError):  # there is no shell
+            os.write(self._held, b"\n")
         os.close(self._held)
 
     def _start(self, argv: list[str], reader_as: int) -> int | None:
