@@ -129,7 +129,7 @@ def test_tests_in_architecture_exist():
     assert len(named) == text.count("`test_")
     for test, path in named:
         assert f"def {test}(" in (ROOT / path).read_text(), f"{path}::{test}: no such test"
-    invariants = text.split("## What always holds", 1)[1].split("\n## ", 1)[0]
+    invariants = text.split("## Invariants", 1)[1].split("\n## ", 1)[0]
     for invariant in re.split(r"^- ", invariants, flags=re.MULTILINE)[1:]:
         assert "[`test_" in invariant, f"no test holds it: {invariant}"
 
