@@ -55,15 +55,15 @@ if TYPE_CHECKING:
     from holdfast.runtime.net.network import Network
 
 FAREWELL_S = 5.0
-"""How long a hosting agent stays, at most, until every other agent has the final report. On purpose longer than a lease: a node
-that was cut off as the job ended looks for the coordinator, and would take a success for a failure."""
+"""Longest time that a hosting agent stays until every other agent has the final report. Longer than a lease on purpose: a
+node that was cut off at the job's end looks for the coordinator, and would take a success for a failure."""
 
 SETTLE_S = 0.1
-"""How long after the agent's start to put off what costs time and no worker needs: control socket, monitor, logs; the record,
-where no worker has been started yet. By then workers run, where they can, and had the processors to themselves; a node that
-waits for others can be asked how it is."""
+"""Delay after the agent's start for work that takes time and that no worker needs: control socket, monitor, logs, and the
+record if no worker has started yet. So the workers that can start have the CPUs to themselves, and a node that waits for
+others can still answer questions."""
 
-HURRY_S = 1.0  # How long the last lines are waited for once a signal asks to hurry.
+HURRY_S = 1.0  # Seconds to wait for the last lines after a signal asks to hurry.
 
 
 def run(config: RunConfig) -> int:

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from holdfast.recovery.findings import Findings
 
 INSTANT_S = 5.0
-"""A group that lived shorter than this crashed at once: most likely it will do so again. Kubernetes forgets a crash loop
-after 600 s of life, systemd counts starts within 10 s; imports alone take a training script some seconds."""
+"""A group that lived for less than this crashed at once, and will probably crash again. Kubernetes forgets a crash loop after
+600 s of life, and systemd counts starts within 10 s. The imports alone take a training script some seconds."""
 
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 60.0
-"""The first crash restarts without delay (it may be a fluke), the second in a row after 0.5 s, then twice as long each
-time. Kubernetes: 10 s doubling to 300 s."""
+"""The first crash restarts without delay, because it may be a fluke. The second in a row waits 0.5 s, and each further one
+twice as long. Kubernetes: 10 s doubling to 300 s."""
 
 NO_RESTART = 93
 """Exit code of a job that we ended ourselves although it had restarts left: ft_launcher's, and a hint not to queue it again."""

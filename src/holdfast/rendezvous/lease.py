@@ -14,19 +14,20 @@ that is stopped itself, which acts `STRIKE_S` after the lease (`runtime.process.
 from __future__ import annotations
 
 FENCE_S = 0.5
-"""From the end of a member's lease to the first moment at which another round may form: as long as a rank needs to die of
-SIGTERM and then SIGKILL, with as much again to spare. Survivors stop their own workers meanwhile."""
+"""Seconds from the end of a member's lease until another round may form. This is twice the time that a rank needs to die from
+SIGTERM and then SIGKILL. Survivors stop their own workers during it."""
 
 HEAD_START_S = 0.25
-"""By how much a member's lease is over before the coordinator gives it up: half of the fence is behind it by then. It is taken
-from what the network may swallow, so not more: an outage that falls into it costs the node its round."""
+"""Seconds by which a member's lease ends before the coordinator gives the member up, so half of the fence has passed by then.
+A larger value would leave less time for network outages: a member with an outage in this time loses its round."""
 
 KILL_S = 0.25
-"""From the end of a member's lease to SIGKILL, instead of the user's grace period. A handler's few lines; no checkpoint."""
+"""Seconds from the end of a member's lease to SIGKILL, instead of the user's grace period. Enough for a few lines of a
+handler, not for a checkpoint."""
 
 RENEW_S = 0.75
-"""Longest time between two Renews in a job of a few nodes, and never longer than a third of the lease, which has room for three
-(DHCP, etcd's keep-alive)."""
+"""Longest time between two Renews in a job of a few nodes. Never more than a third of the lease, so three fit into a lease
+(as in DHCP and etcd's keep-alive)."""
 
 MANY, MANY_RENEW_S = 100, 1.0
 """From so many nodes on, shortest time between two, and never longer than half of the lease: thousands of nodes keep their

@@ -30,13 +30,13 @@ from holdfast.rendezvous.clocks import Compared
 from holdfast.rendezvous.lease import KILL_S, MANY, renew_every_s
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 0.05, 1.0
-"""Pause before the next attempt to connect, on average; doubles. A refused connection on a LAN answers within a millisecond."""
+"""Average pause before the next attempt to connect; doubles. A refused connection on a LAN answers within a millisecond."""
 
 ARRIVALS_PER_S, LONGEST_SPREAD_S = 4096, 1.0
-"""`MANY` that lose their links at the same moment come back one after the other, about so many in a second: a coordinator that
-has them all at its door at once would be slow for each. All are back well within a lease."""
+"""Nodes per second that reconnect when `MANY` lose their links at the same moment, because a coordinator would be slow for
+all of them at once. All are back well within a lease."""
 
-NOTICE_S = 5.0  # How long a node tries in silence before it says that it is trying.
+NOTICE_S = 5.0  # Seconds that a node tries silently before it says that it is trying.
 
 TAKEN = "another program has that port: `ss -ltnp` on its host shows which; end it, or choose another port"
 
@@ -45,19 +45,18 @@ LED_BY_NONE = "an agent of the job is there, and leads nobody: what it has said 
 LIKELY = "most likely the job ended while this node, a spare, was cut off; how it ended is not known here"
 ASK_THERE = "`holdfast report` on that host tells how it ended"
 
-SOONEST_S = 0.02  # Least time between two Renews, however short the lease.
+SOONEST_S = 0.02  # Shortest time between two Renews, however short the lease.
 
 TAKEN_S, FOREIGN_S = 30.0, 60.0
-"""How long to look for a first answer where another process on this host has the port: an agent would answer at once. And where
-another protocol is spoken at the endpoint: no coordinator can come there meanwhile."""
+"""Seconds to wait for a first answer if another process on this host has the port (an agent would answer at once), or if the
+endpoint speaks another protocol (no coordinator can come there)."""
 
 GIVE_UP_S = 30.0
-"""How long after its lease is over a member goes on looking for the coordinator. Long enough for a restart of a switch."""
+"""Seconds after the end of its lease for which a member looks for the coordinator. Long enough for a restart of a switch."""
 
 ABANDONED_S = 10.0
-"""The same for a spare, from when the endpoint's host began to answer that nobody serves there: its network is well, so the
-coordinator's agent is gone. Long enough for one that is started again at once. Who had ranks waits longer: a job that comes
-back needs it more."""
+"""The same for a spare, from the first refusal by the endpoint's host: its network works, so the coordinator's agent is gone.
+Long enough for an agent that restarts at once. A node that had ranks waits longer: a job that comes back needs it more."""
 
 
 class Deliver(Value):

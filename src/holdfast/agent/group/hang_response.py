@@ -22,8 +22,8 @@ from holdfast.core.value import replace
 from holdfast.core.wire.messages import HangFound, Positions
 
 LOOK_S = 2.0
-"""A look that takes longer is over. It takes some milliseconds where all ranks dump their stacks, 30 where one does not
-(`agent.workers.stacks`), and a second and a half where torch's flight recorder is waited for."""
+"""Time limit for collecting the stacks. It takes some milliseconds if all ranks dump their stacks, 30 ms if one does not
+(`agent.workers.stacks`), and 1.5 s if the agent waits for torch's flight recorder."""
 
 
 def hung(state: State, seen: Hung, now: float) -> Step:

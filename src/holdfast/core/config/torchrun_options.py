@@ -30,7 +30,7 @@ START_METHODS = ("spawn", "fork", "forkserver")
 EVENT_HANDLERS = ("null", "console", "dynamic_rendezvous")
 NUMA_MODES = NODE, SOCKET, EXCLUSIVE, CORE_COMPLEX  # torchrun's.
 GRACE_S = 30.0
-"""Seconds between asking a worker to stop and SIGKILL. torchrun's default, and Kubernetes' terminationGracePeriodSeconds."""
+"""Seconds from the stop signal to SIGKILL. torchrun's default, and Kubernetes' terminationGracePeriodSeconds."""
 
 NODE_RANGE: Kind[tuple[int, int]] = Kind("text", grammar.node_range)
 SETTINGS: Kind[dict[str, str]] = Kind("text", grammar.settings)

@@ -17,11 +17,11 @@ from holdfast.rendezvous.placement.placement import SHOWN, Placement
 from holdfast.rendezvous.rules import Rules
 
 NOTICE_S, NOTICE_AGAIN_S = 5.0, 60.0
-"""When to say that nodes are missing, first and then again: soon enough for a person, seldom enough for a log."""
+"""When to report missing nodes, first and then again: soon enough for a person, rare enough for a log."""
 
 SETTLE_S = 0.5
-"""A checkpoint is over when nobody has written for so long: ranks may have begun that have not been looked at yet (0.2 s), come
-to it a little later, or write another file next. It costs the steps of that time."""
+"""A checkpoint is over when no rank has written for this long. Ranks may have begun since the last reading (0.2 s), may begin
+a little later, or may write another file. It costs the steps of that time."""
 
 FORGIVABLE = (ExcludedBy.FAILURES, ExcludedBy.SLOWNESS)
 """Whose word an exclusion is that is taken back where too few nodes are left."""

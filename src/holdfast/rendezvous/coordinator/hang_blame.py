@@ -30,13 +30,14 @@ FEW = 0.25
 """At most this share of the ranks is out of place; one always may be, where most of the others are in one place."""
 
 ANSWER_S = 1.0
-"""How much longer than a look itself its answers may take, over a slow network or from a node whose processors the hanging rank
-keeps busy. All are waited for only if one is late; a job restarted a second later is better than the wrong rank blamed."""
+"""Extra seconds for the nodes' answers, over a slow network or from a node whose CPUs the hung rank keeps busy. The
+coordinator waits that long only if an answer is late. A restart one second later is better than blaming the wrong rank."""
 
 SHOWN = 4  # Places that are named where ranks wait for one another in several.
 
 LEEWAY_S = 1.0
-"""A rank that gave its last sign so much later than one that hangs may still be the culprit: others waited for it already."""
+"""A rank whose last sign came up to this much later than that of a hung rank may still be the culprit: others already waited
+for it."""
 
 
 class Blame(Value):

@@ -26,17 +26,17 @@ from holdfast.core.wire.messages import Past
 from holdfast.rendezvous.election.messages import Follow, GiveUp, Lead, MemberLink, Reported, StepDown
 
 STORE_FAILOVER_S = 2.0
-"""How much longer than a member's lease the leader's is: a store of several members that loses its own leader elects another
-within its election timeout, 1 to 2 s by etcd's defaults, and the job should not notice."""
+"""Seconds by which the leader's lease is longer than a member's lease. A store with several members that loses its own leader
+elects another within its election timeout (etcd's default: 1 to 2 s), and the job should not notice."""
 
 RENEWALS = 5  # Renewals per lease. Four may be lost.
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 0.1, 2.0  # Pause after the store did not answer; doubles.
 
-CONNECT_S = 1.0  # Time for the first link to a new leader, before the store is asked whether it still leads.
+CONNECT_S = 1.0  # Seconds for the first link to a new leader, before the node asks the store whether that leader still leads.
 
 STEP_S, LONGEST_STEP_S = 0.01, 2.0
-"""Each group rank campaigns so much later than the one before it when the leader is gone: thousands need not ask at once for
+"""Delay between the campaigns of consecutive group ranks when the leader is gone: thousands of nodes need not ask at once for
 what one will get."""
 
 

@@ -41,22 +41,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
-TICK_S = 1.0  # Longest sleep while a lease is set; else until a signal comes.
+TICK_S = 1.0  # Longest sleep while there is a lease; otherwise the guardian sleeps until a signal comes.
 
 STRIKE_S = 0.3
-"""How long a lease must have been over, before the guardian's eyes, until it ends the workers: an agent that runs has done so
-by then (`rendezvous.lease`). With one that is stopped it ends the agent too."""
+"""Seconds after the end of a lease, by the guardian's clock, at which it ends the workers. A running agent has done so by
+then (`rendezvous.lease`). If the agent is stopped, the guardian ends it too."""
 
 SLACK_S = 1.0
-"""The same, until it ends an agent that is not known to be stopped. Longer than a busy host keeps one from the CPU."""
+"""The same for an agent that is not known to be stopped. Longer than a busy host keeps a process off the CPU."""
 
-LOOK_S = 0.25  # How often it looks whether a lease that is over has been renewed.
+LOOK_S = 0.25  # Pause between two checks whether an expired lease was renewed.
 
-SWEEP_S = 5.0  # To kill what is left. Sleepers in the kernel are left sooner (`DEAF_S`).
+SWEEP_S = 5.0
+"""Longest time to kill the remaining processes. The guardian gives up sooner on processes that sleep in the kernel
+(`DEAF_S`)."""
 
-LAST_WATCH_AFTER_S = 0.1  # From the start to the last watch: by then the workers run.
+LAST_WATCH_AFTER_S = 0.1  # Seconds from the start to the last watch: the workers run by then.
 
-BACKSTOP_S = 0.5  # For an agent without its guardian to end things its own way.
+BACKSTOP_S = 0.5  # Seconds for an agent without its guardian to end things its own way.
 
 _NOT_PASSED_ON = {
     signal.SIGKILL, signal.SIGSTOP,  # cannot be caught
