@@ -41,18 +41,18 @@ ADVICE = {
 }
 
 PATTERNS: tuple[tuple[str, str, str], ...] = (
-    (UNFIT, "machine check that was not corrected", r"\[Hardware Error\].*(?:Uncorrected|Fatal)|mce:.*(?:Uncorr|Exception)"),
+    (UNFIT, "uncorrected machine check", r"\[Hardware Error\].*(?:Uncorrected|Fatal)|mce:.*(?:Uncorr|Exception)"),
     (UNFIT, "fatal hardware error", r"\[Hardware Error\]: event severity: fatal"),
-    (UNFIT, "memory error that was not corrected", r"EDAC .*\bUE\b|Memory failure: .*(?:unrecoverable|Failed|Ignored)"),
+    (UNFIT, "uncorrected memory error", r"EDAC .*\bUE\b|Memory failure: .*(?:unrecoverable|Failed|Ignored)"),
     (UNFIT, "fatal error on the PCI bus", r"AER:.*Uncorrect\w+ \(Fatal\)"),
     (UNFIT, "a file system is read-only after an error", r"Remounting filesystem read-only|Filesystem has been shut down"),
     (UNFIT, "a file system is corrupt", r"XFS \(.*\): .*[Cc]orruption|EXT4-fs error|BTRFS.*corrupt"),
-    (UNFIT, "the kernel itself crashed", r"BUG: unable to handle|Oops: |general protection fault, "),
-    (UNFIT, "a NIC's firmware has failed", r"mlx5_core .*(?:health compromised|Fatal error \d+ detected|firmware is not)"),
+    (UNFIT, "the kernel crashed", r"BUG: unable to handle|Oops: |general protection fault, "),
+    (UNFIT, "a NIC's firmware failed", r"mlx5_core .*(?:health compromised|Fatal error \d+ detected|firmware is not)"),
     (UNFIT, "an NVMe disk is gone", r"nvme nvme\d+: (?:Removing after probe|Disabling device after|controller is down)"),
     (DEGRADED, "machine check", r"mce: \[Hardware Error\]|Machine check events logged"),
-    (DEGRADED, "hardware error that was borne", r"\[Hardware Error\]: event severity: (?:recoverable|corrected)"),
-    (DEGRADED, "memory error that was corrected", r"EDAC .*\bCE\b"),
+    (DEGRADED, "recovered hardware error", r"\[Hardware Error\]: event severity: (?:recoverable|corrected)"),
+    (DEGRADED, "corrected memory error", r"EDAC .*\bCE\b"),
     (DEGRADED, "a disk fails to read or write", r"(?:I/O|critical \w+) error,? (?:on )?dev|metadata I/O error"),
     (DEGRADED, "a disk fails to read or write", r"nvme.*timeout, aborting"),
     (DEGRADED, "a task hangs in the kernel", r"INFO: task .* blocked for more than \d+ seconds"),
@@ -60,7 +60,7 @@ PATTERNS: tuple[tuple[str, str, str], ...] = (
     (DEGRADED, "a process was killed for lack of memory", r"(?:Out of memory|out of memory): Killed process|oom-kill:"),
     (DEGRADED, "a storage server does not answer", r"nfs: server .* not responding|LustreError: .*(?:evicted|timed out)"),
     (DEGRADED, "error on the PCI bus", r"AER:.*Uncorrect\w+ \(Non-Fatal\)"),
-    (DEGRADED, "a CPU is throttled for its temperature", r"cpu clock throttled|Package temperature above threshold"),
+    (DEGRADED, "a CPU is throttled because of its temperature", r"cpu clock throttled|Package temperature above threshold"),
 )
 """State, what it is, and how the kernel says it (Linux 5.4 to 6.12). The first that fits a line counts."""
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 TICK_S = 1.0  # Longest sleep while there is a lease; otherwise the guardian sleeps until a signal comes.
 
 STRIKE_S = 0.3
-"""Seconds after the end of a lease, by the guardian's clock, at which it ends the workers. A running agent has done so by
+"""Seconds that the guardian sees a lease expired before it ends the workers. A running agent has done so by
 then (`rendezvous.lease`). If the agent is stopped, the guardian ends it too."""
 
 SLACK_S = 1.0
