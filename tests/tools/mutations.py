@@ -67,7 +67,7 @@ MUTATIONS = (
     # --- what next, after a failure ---
     Mutation(
         "the budget allows one restart more",
-        "recovery/budget.py",
+        "recovery/policy.py",
         "if self.left(now) <= 0:",
         "if self.left(now) < 0:",
     ),

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.job.failure import Failure
 from holdfast.core.job.policy import Decision
-from holdfast.recovery.budget import Budget
-from holdfast.recovery.policy import RestartOnFailure
+from holdfast.recovery.policy import Budget, RestartOnFailure
 
 CRASH = Failure(node="n1", rank=3, local_rank=1, exitcode=1, at_unix=0.0)
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from kit.stages.round_stage import Job
 
 from holdfast.core.wire.messages import Join, Stopped
-from holdfast.recovery.policy import RestartOnFailure
-from holdfast.recovery.progress import Progress
+from holdfast.recovery.policy import Progress, RestartOnFailure
 
 REACHED = st.one_of(st.none(), st.integers(0, 1000))
 

@@ -21,8 +21,7 @@ from holdfast.core.job.report import JobReport
 from holdfast.core.machine import NEVER
 from holdfast.core.wire.messages import Join
 from holdfast.recovery.findings import Findings, overrides
-from holdfast.recovery.policy import RestartOnFailure
-from holdfast.recovery.progress import Progress
+from holdfast.recovery.policy import Progress, RestartOnFailure
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.link_router import Server
 from holdfast.rendezvous.rules import Rules

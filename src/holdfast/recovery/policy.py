@@ -5,15 +5,12 @@ By `any-failed` every failure is one of all; by `min-healthy` only one that leav
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from holdfast.core.job.failure import Cause, Failure, describe
 from holdfast.core.job.policy import Decision, Health, Verdict
 from holdfast.core.machine import NEVER
-from holdfast.recovery.budget import Budget
 from holdfast.recovery.min_healthy import verdict
-from holdfast.recovery.progress import Progress
-from holdfast.recovery.suspects import Suspects
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +27,115 @@ twice as long. Kubernetes: 10 s doubling to 300 s."""
 
 NO_RESTART = 93
 """Exit code of a job that we ended ourselves although it had restarts left: ft_launcher's, and a hint not to queue it again."""
+
+
+class Budget:
+    """At most `restarts` restarts within the last `period_s` seconds (Erlang/OTP calls the pair intensity and period).
+
+    It is the job's: one failure on one node spends one restart, however many nodes it takes down with it, and a change of
+    members spends none."""
+
+    def __init__(self, *, restarts: int, period_s: float = NEVER) -> None:
+        self.restarts = restarts
+        self.period_s = period_s
+        self.spent_at: list[float] = []
+
+    def left(self, now: float) -> int:
+        """How many may still come at `now`."""
+        return self.restarts - sum(1 for at in self.spent_at if now - at < self.period_s)
+
+    def spend(self, now: float) -> bool:
+        """Take one. False, and nothing taken, when none is left."""
+        if self.left(now) <= 0:
+            return False
+        self.spent_at = [at for at in self.spent_at if now - at < self.period_s]
+        self.spent_at.append(now)
+        return True
+
+    def resume(self, ages_s: Iterable[float], *, uncounted: int, now: float) -> None:
+        """Take over from a predecessor. `uncounted`: restarts that it did not know of."""
+        self.spent_at = [*(now - age_s for age_s in ages_s), *[now] * uncounted]
+
+    def take_back(self) -> None:
+        """The restart last taken does not come after all."""
+        if self.spent_at:
+            self.spent_at.pop()
+
+
+class Progress:
+    """Does the job get anywhere? Restarts in a row that bring it no further only cost machine time.
+
+    How far it is, the nodes say before each round: by the checkpoint file if the job names one, else by the steps that its
+    ranks report. Only the coordinator compares that with the restart before, so no two nodes can disagree."""
+
+    def __init__(self, *, cycles: int = 0, iterations: int = 1, source: str = "") -> None:
+        self.cycles = cycles  # So many restarts in a row without progress are too many. 0: no number is.
+        self.iterations = iterations  # So many iterations since the restart before are progress.
+        self.source = source  # The file that says how far it is. Empty: the ranks do.
+        self.reached: int | None = None  # The iteration known at the last restart. None: none was.
+        self.idle = 0  # Restarts in a row without progress.
+
+    @property
+    def condition(self) -> str:
+        """On what the next restart depends, in words that follow it; empty: on nothing. How far the job is now, is not known
+        at a failure: only when every node has said so, in `note`."""
+        if not self.cycles or self.idle + 1 < self.cycles or self.reached is None:
+            return ""
+        return f" if the job has reached iteration {self.reached + self.iterations}"
+
+    def resume(self, reached: int | None, idle: int) -> None:
+        self.reached, self.idle = reached, idle
+
+    def note(self, reached: int | None, *, restarting: bool) -> str:
+        """A round is about to form, and `reached` is what is known now; None: nothing. Why the restart that it would be is one
+        too many; empty: it is not.
+
+        What nobody knows changes nothing: a file may be out of reach for a moment. But ranks that have reported steps before,
+        and none this time, have died before their first one.
+        """
+        if not self.cycles or (reached is None and (self.source or self.reached is None)):
+            return ""
+        before, now = self.reached or 0, (self.reached or 0) if reached is None else reached
+        if not restarting:
+            self.reached = now if self.reached is None else self.reached
+            return ""
+        self.reached, self.idle = now, 0 if now - before >= self.iterations else self.idle + 1
+        if self.idle < self.cycles:
+            return ""
+        least = f"fewer than {self.iterations} iterations" if self.iterations > 1 else "no iteration"
+        where = f"iteration {now}" + (f" by {self.source}" if self.source else "")
+        return f"no progress: {self.idle} restart{'s' if self.idle > 1 else ''} in a row brought {least} ({where})"
+
+
+class Suspects:
+    """Whose workers fail first, again and again? First failures by node, within the last `period_s` seconds.
+
+    Later failures of a round are mostly consequences, and a lost node is nobody's fault: neither counts."""
+
+    def __init__(self, *, after: int, period_s: float = NEVER) -> None:
+        self.after = after  # So many are too many. 0: no number is.
+        self.period_s = period_s
+        self.faults: dict[str, list[float]] = {}
+
+    def blame(self, name: str, now: float) -> str:
+        """Note one more of that node. Why it should not go on; empty: it may."""
+        if not self.after:
+            return ""
+        mine = self.faults[name] = [at for at in self.faults.get(name, ()) if now - at < self.period_s] + [now]
+        if len(mine) < self.after:
+            return ""
+        within = "" if self.period_s == NEVER else f" within {self.period_s:g} s"
+        return f"its workers were the first to fail {len(mine)} times{within}"
+
+    def pardon(self, name: str) -> None:
+        self.faults.pop(name, None)
+
+    def ages_s(self, now: float) -> dict[str, tuple[float, ...]]:
+        """What a successor must know: how long ago each was."""
+        return {name: tuple(now - at for at in those) for name, those in self.faults.items()}
+
+    def resume(self, ages_s: Mapping[str, Sequence[float]], now: float) -> None:
+        self.faults = {name: [now - age_s for age_s in those] for name, those in ages_s.items()}
 
 
 class RestartOnFailure:

@@ -23,8 +23,7 @@ from holdfast.core.job.events import ControlKind
 from holdfast.core.job.report import JobReport
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import Join, Request, RequestKind
-from holdfast.recovery.policy import RestartOnFailure
-from holdfast.recovery.progress import Progress
+from holdfast.recovery.policy import Progress, RestartOnFailure
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.election.store_election import STORE_FAILOVER_S, Election
 from holdfast.rendezvous.election.succession import Succession

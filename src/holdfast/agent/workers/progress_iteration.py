@@ -1,7 +1,7 @@
 """Reads how far the job has come: from the file that its checkpoints leave, or from the steps of this node's ranks.
 
 Told before the node's first `Join` and whenever the workers of a round are gone. The coordinator decides what follows
-(`recovery.progress`). Made only where a job without progress is to be stopped.
+(`recovery.policy`). Made only where a job without progress is to be stopped.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ class Past(Value):
     age_s: float = 0.0  # How long the job has been running.
     excluded: tuple[Exclusion, ...] = ()  # Nodes that must not take part.
     fault_ages_s: dict[str, tuple[float, ...]] = {}  # noqa: RUF012
-    """By node: how long ago its workers were the first to fail, each time (`recovery.suspects`)."""
-    reached: int | None = None  # The furthest iteration known at the last restart (`recovery.progress`).
+    """By node: how long ago its workers were the first to fail, each time (`recovery.policy`)."""
+    reached: int | None = None  # The furthest iteration known at the last restart (`recovery.policy`).
     idle_restarts: int = 0  # So many in a row have not got the job any further.
     longest_s: dict[str, float] = {}  # As in `Pace`.  # noqa: RUF012
     calculated_s: dict[str, float] = {}  # As in `Calculated`.  # noqa: RUF012
