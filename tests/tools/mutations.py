@@ -30,7 +30,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the failure to blame is the last one borne with, not the first",
-        "rendezvous/coordinator/first_failure.py",
+        "rendezvous/coordinator/job.py",
         "self.borne = self.borne or (name, failure)",
         "self.borne = (name, failure)",
     ),

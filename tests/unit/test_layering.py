@@ -23,7 +23,6 @@ PURE_MODULES = (
     "holdfast.rendezvous.coordinator.machine",
     "holdfast.rendezvous.coordinator.member_messages",
     "holdfast.rendezvous.coordinator.failure_handling",
-    "holdfast.rendezvous.coordinator.first_failure",
     "holdfast.rendezvous.coordinator.hang_blame",
     "holdfast.rendezvous.coordinator.gathering",
     "holdfast.rendezvous.coordinator.membership",
