@@ -9,7 +9,7 @@ from statistics import median
 
 from harness import HOLDFAST, PLAIN, Bench, Row, clean_environment, launch, worker
 
-from holdfast.core.config.entry import bootstrap_env
+from holdfast.agent.workers.launch import bootstrap_env
 from holdfast.runtime.shm.pages import create_page
 
 IMPORT = "import time; t = time.perf_counter(); import holdfast.client; print(1000 * (time.perf_counter() - t))"

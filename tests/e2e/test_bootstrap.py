@@ -20,7 +20,7 @@ from kit import SCRIPTS
 from kit.jobs.spares import Spare
 
 from holdfast.agent.spares.import_list import at_load
-from holdfast.core.config import entry
+from holdfast.agent.workers import launch
 from holdfast.core.page import layout as page
 from holdfast.runtime.shm.pages import Page, create_page
 
@@ -50,7 +50,7 @@ def run(
         done = subprocess.run(argv, cwd=cwd, env=environment, input=b"typed", capture_output=True)
         return Ran(done.returncode, done.stdout, done.stderr, None)
     seen = create_page(page.HOOK_SIGNS | page.HOOK_MODULES)
-    environment = entry.bootstrap_env(environment, page_fd=seen.fd)
+    environment = launch.bootstrap_env(environment, page_fd=seen.fd)
     done = subprocess.run(argv, cwd=cwd, env=environment, input=b"typed", capture_output=True, pass_fds=[seen.fd])
     return Ran(done.returncode, done.stdout, done.stderr, seen)
 
@@ -366,21 +366,21 @@ def test_the_client_is_silent_without_an_agent(folder: Path) -> None:
 def test_a_page_of_another_version_is_left_alone(folder: Path) -> None:
     seen = create_page()
     seen.words[page.VERSION_AT] = page.VERSION + 1
-    env = entry.bootstrap_env(os.environ, page_fd=seen.fd)
+    env = launch.bootstrap_env(os.environ, page_fd=seen.fd)
     subprocess.run([sys.executable, "endings.py", "plain"], cwd=folder, env=env, pass_fds=[seen.fd], check=True)
     assert seen.pid == 0
 
 
 def test_the_script_runs_though_the_page_cannot_be_mapped(folder: Path) -> None:
     for fd in ("99", "nonsense"):
-        env = entry.bootstrap_env(os.environ, page_fd=0) | {entry.PAGE_FD: fd}
+        env = launch.bootstrap_env(os.environ, page_fd=0) | {launch.PAGE_FD: fd}
         done = subprocess.run([sys.executable, "-u", "endings.py", "exit3"], cwd=folder, env=env, capture_output=True)
         assert (done.returncode, done.stderr) == (3, b"")
 
 
 def test_run_path_runs_the_file_as_main(folder: Path) -> None:
     (folder / "path.py").write_text("import sys, endings\nprint(__name__, sys.argv, __file__)\nsys.exit(7)\n")
-    argv = entry.worker_argv(interpreter=sys.executable, script="path.py", args=["a"], run_path=True, local_rank=0)
+    argv = launch.worker_argv(interpreter=sys.executable, script="path.py", args=["a"], run_path=True, local_rank=0)
     done = subprocess.run(argv, cwd=folder, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (7, "__main__ ['path.py', 'a'] path.py\n")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.config import entry
+from holdfast.agent.workers import launch
 from holdfast.core.machine import Observation
 from holdfast.core.page import layout
 from holdfast.core.page.stack_text import is_whole, main_thread
@@ -31,7 +31,7 @@ class Ran:
         assert page is not None
         self.host, self.page = host, page
         self.seen: list[Observation] = []
-        env = entry.bootstrap_env(os.environ, page_fd=PAGE_FD)
+        env = launch.bootstrap_env(os.environ, page_fd=PAGE_FD)
         self.pid = host.start([sys.executable, "-c", script], env, {PAGE_FD: page.fd}, page, None)
         host.watch_pages()
 

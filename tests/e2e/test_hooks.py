@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.config import entry
+from holdfast.agent.workers import launch
 from holdfast.core.page.signs import Signs
 from holdfast.runtime.shm.pages import create_page
 
@@ -31,7 +31,7 @@ def run(script: str, folder: Path, *, hook: bool = True, env: dict[str, str] | N
     """What its page says at its end, and what it printed."""
     (folder / "train.py").write_text(script)
     page = create_page(hook=hook)
-    environment = entry.bootstrap_env(os.environ | {"PYTHONWARNINGS": "ignore"} | (env or {}), page_fd=page.fd)
+    environment = launch.bootstrap_env(os.environ | {"PYTHONWARNINGS": "ignore"} | (env or {}), page_fd=page.fd)
     done = subprocess.run(
         [sys.executable, "-u", "train.py"], cwd=folder, env=environment, pass_fds=[page.fd], capture_output=True, text=True
     )
@@ -284,7 +284,7 @@ def test_another_torch_breaks_as_it_would_without_us(tmp_path: Path, how: str) -
     results = []
     for hook in (False, False, True):  # once before, so that .pyc files are there for all
         page = create_page(hook=hook)
-        env = entry.bootstrap_env({"PATH": os.environ["PATH"], "PYTHONWARNINGS": "always"}, page_fd=page.fd)
+        env = launch.bootstrap_env({"PATH": os.environ["PATH"], "PYTHONWARNINGS": "always"}, page_fd=page.fd)
         command = [sys.executable, "-u", "train.py"]
         done = subprocess.run(command, cwd=tmp_path, env=env, pass_fds=[page.fd], capture_output=True, text=True)
         assert page.trouble == ""

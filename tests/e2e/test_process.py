@@ -15,7 +15,7 @@ import pytest
 from kit import SCRIPTS
 from kit.waiting import PATIENCE_S, wait_for
 
-from holdfast.core.config import entry
+from holdfast.agent.workers import launch
 from holdfast.core.errors import StartError
 from holdfast.core.machine import Tick
 from holdfast.core.page import layout
@@ -198,7 +198,7 @@ class Worker:
         self.watch = shm.DeathWatch(self.page, lambda: os.eventfd_write(self.ear, 1))
         env = dict(os.environ)
         if bootstrapped:
-            env = entry.bootstrap_env(env, page_fd=self.page.fd)
+            env = launch.bootstrap_env(env, page_fd=self.page.fd)
         self.process = process.spawn([sys.executable, "-c", script], env, inherit={self.page.fd: self.page.fd}, stderr=NOWHERE)
         self.page.close_fd()
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from kit import KIT, ROOT
 
+from holdfast.agent.workers.launch import worker_env
 from holdfast.core.config.config import RunConfig
-from holdfast.core.config.env import worker_env
 from holdfast.core.config.flags import FLAGS, NVRX_FLAGS
 from holdfast.core.wire.messages import Assigned
 

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from holdfast.core.config import entry
+from holdfast.agent.workers import launch
 from holdfast.core.page.layout import HOOK_MODULES, HOOK_SIGNS
 from holdfast.runtime.process import process
 from holdfast.runtime.shm.pages import Page, create_page
@@ -27,8 +27,8 @@ class Spare:
         process.set_subreaper()  # a forked worker is to be our child
         self.mode = mode
         self.link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.env = entry.spare_env(
-            entry.bootstrap_env(env, page_fd=0), fd=theirs.fileno(), agent=os.getpid(), hook=HOOK_SIGNS | HOOK_MODULES
+        self.env = launch.spare_env(
+            launch.bootstrap_env(env, page_fd=0), fd=theirs.fileno(), agent=os.getpid(), hook=HOOK_SIGNS | HOOK_MODULES
         )
         kept = [os.memfd_create("output") for _ in range(2)]
         self.process = subprocess.Popen(
@@ -52,7 +52,7 @@ class Spare:
         and the exit code; None where it refused."""
         page = create_page(HOOK_SIGNS | HOOK_MODULES)
         out, err = os.pipe(), os.pipe()
-        names = {*env, *self.env} - {"PYTHONPATH", entry.SPARE, entry.USER_PYTHONPATH}
+        names = {*env, *self.env} - {"PYTHONPATH", launch.SPARE, launch.USER_PYTHONPATH}
         changes = [f"{name}={env[name]}" if name in env else name for name in names if env.get(name) != self.env.get(name)]
         order = b"\0".join([b"become", b"p12", *map(os.fsencode, changes)])
         socket.send_fds(self.link, [order], [page.fd, out[1], err[1]])

@@ -37,7 +37,6 @@ from holdfast.agent.spares.messages import (
 )
 from holdfast.agent.spares.state import Phase, SlotState, no_spares
 from holdfast.agent.workers import launch
-from holdfast.core.config import entry
 from holdfast.core.config.own_options import FORK
 from holdfast.core.errors import StartError
 from holdfast.core.job.events import Event, FailureSeen, StopSent
@@ -181,7 +180,7 @@ class Parking(Part):
     ) -> tuple[int | None, str]:
         """Have a spare become this worker: its pid, or None and why it has to start cold."""
         changed = {
-            pid: differences(one.env, env, but=(entry.PAGE_FD,))
+            pid: differences(one.env, env, but=(launch.PAGE_FD,))
             for pid, one in self.parked.items()
             if self.fork or one.local_rank == local_rank
         }
@@ -299,7 +298,7 @@ class Parking(Part):
             os.lseek(names, 0, os.SEEK_SET)
             pid = self.host.park(
                 argv,
-                entry.spare_env(env, fd=launch.page_at(), agent=os.getpid(), hook=self.hook),
+                launch.spare_env(env, fd=launch.page_at(), agent=os.getpid(), hook=self.hook),
                 {**kept, launch.page_at(): theirs.fileno()},
                 lambda exitcode: self._gone(pid, exitcode),
                 self.config.bindings.get(local_rank),

@@ -1,14 +1,21 @@
-"""What exactly is started for one worker? Command line and environment, from the configuration and the round's answer."""
+"""What exactly is started for one worker? Command line and environment, from the configuration and the round's answer.
+
+A Python worker's command line is torchrun's, untouched: `PY -u SCRIPT args`. Holdfast gets in through the environment:
+`PYTHONPATH` starts with a directory that holds nothing but a `sitecustomize` (see `client.bootstrap`). So Python itself runs
+the script, and nothing about `__main__`, tracebacks or exit codes is imitated.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 
-from holdfast.core.config import entry
 from holdfast.core.config.config import RunConfig
-from holdfast.core.config.env import worker_env
-from holdfast.core.job.cycles import CURRENT_INFO, InfoNames
+from holdfast.core.config.grammar import shown_endpoint
+from holdfast.core.config.own_options import Membership
+from holdfast.core.job.cycles import CURRENT_INFO, InfoNames, cycle_of
+from holdfast.core.signals import name_of
 from holdfast.core.value import as_json, to_plain
 from holdfast.core.wire.messages import Assigned
 
@@ -20,10 +27,20 @@ PAGE_AT = 100
 
 RUN_PATH_NAME = "run_script_path"  # What torchrun calls the job under `--run-path`: by the function that runs the script.
 
+_CLIENT = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "client")
 
-def page_at() -> int:
-    """`PAGE_AT`, or a number that a small `ulimit -n` allows, with room above it for the copies that a start needs."""
-    return min(PAGE_AT, os.sysconf("SC_OPEN_MAX") // 2)
+BOOT_DIR = os.path.join(_CLIENT, "boot")  # Directory of the `sitecustomize` that starts the bootstrap.
+
+RUN_PATH = os.path.join(_CLIENT, "run_path.py")
+
+PAGE_FD = "HOLDFAST_PAGE_FD"  # The descriptor of the page. The bootstrap closes it and removes this.
+
+SPARE = "HOLDFAST_SPARE"
+"""In a process that waits to become a worker (`client.spare`): descriptor of its socket, pid of the agent, and HOOK_* bits."""
+
+USER_PYTHONPATH = "HOLDFAST_USER_PYTHONPATH"  # The user's own, which is put back. Not set: none.
+
+_MACRO = re.compile(r"\$(?:(\$)|([_a-zA-Z][_a-zA-Z0-9]*)|\{([_a-zA-Z][_a-zA-Z0-9]*)\})")
 
 
 def command(config: RunConfig, local_rank: int) -> list[str]:
@@ -31,7 +48,7 @@ def command(config: RunConfig, local_rank: int) -> list[str]:
     # The old torch.distributed.launch told the local rank by an argument.
     told = () if config.use_env else (f"--local-rank={local_rank}",)
     binding = config.bindings.get(local_rank)
-    argv = entry.worker_argv(
+    argv = worker_argv(
         interpreter=config.python,
         script=config.training_script,
         args=(*told, *config.training_script_args),
@@ -41,6 +58,38 @@ def command(config: RunConfig, local_rank: int) -> list[str]:
         local_rank=local_rank,
     )
     return [*binding.prefix, *argv] if binding is not None else argv
+
+
+def worker_argv(
+    *,
+    interpreter: str,
+    script: str,
+    args: Sequence[str],
+    module: bool = False,
+    no_python: bool = False,
+    run_path: bool = False,
+    local_rank: int,
+) -> list[str]:
+    """Command line of a worker: torchrun's `PY -u SCRIPT`, `PY -u -m MODULE` or `PROGRAM`. `run_path` beats both, buffered."""
+    words = [substitute(word, local_rank) for word in args]
+    if run_path:
+        return [interpreter, RUN_PATH, substitute(script, local_rank), *words]
+    if no_python:
+        return [script, *words]  # torchrun leaves `$` in a program's name alone
+    return [interpreter, "-u", *(["-m"] if module else []), substitute(script, local_rank), *words]
+
+
+def substitute(word: str, local_rank: int) -> str:
+    """Replace `$local_rank`, `${local_rank}` and `$$`, as `string.Template.safe_substitute` does for torchrun's arguments."""
+    if "$" not in word:
+        return word
+
+    def value(found: re.Match[str]) -> str:
+        if found[1]:
+            return "$"
+        return str(local_rank) if (found[2] or found[3]) == "local_rank" else found[0]
+
+    return _MACRO.sub(value, word)
 
 
 def program_name(config: RunConfig) -> str:
@@ -77,7 +126,79 @@ def environment(
         env["HOLDFAST_FT_CONFIG"] = said
     if assigned.calculated_s:
         env["HOLDFAST_CALCULATED_LIMITS"] = as_json(assigned.calculated_s)
-    return entry.bootstrap_env(env, page_fd=page_at())
+    return bootstrap_env(env, page_fd=page_at())
+
+
+def worker_env(
+    inherited: Mapping[str, str], config: RunConfig, assigned: Assigned, local_rank: int, *, error_file: str, job: str
+) -> dict[str, str]:
+    """The whole environment of one worker: `inherited`, then its place in the job in torchrun's, JAX's and our names.
+
+    `TORCHELASTIC_USE_AGENT_STORE` is the text `False`: rank 0 hosts the store itself, on a new port in every round, so no
+    attempt reads a dead one's keys. `jax.distributed.initialize` reads the address; the script passes it the rest."""
+    rank = assigned.base_rank + local_rank
+    env = dict(inherited)
+    env |= {
+        "LOCAL_RANK": str(local_rank),
+        "RANK": str(rank),
+        "GROUP_RANK": str(assigned.group_rank),
+        "ROLE_RANK": str(assigned.role_base_rank + local_rank),
+        "ROLE_NAME": config.role,
+        "LOCAL_WORLD_SIZE": str(config.nproc_per_node),
+        "WORLD_SIZE": str(assigned.world_size),
+        "GROUP_WORLD_SIZE": str(assigned.group_world_size),
+        "ROLE_WORLD_SIZE": str(assigned.role_world_size),
+        "MASTER_ADDR": assigned.master_addr,
+        "MASTER_PORT": str(assigned.master_port),
+        "TORCHELASTIC_RESTART_COUNT": str(
+            cycle_of(assigned.round) if config.membership == Membership.FIXED else assigned.restart_count
+        ),
+        "TORCHELASTIC_MAX_RESTARTS": str(config.max_restarts),
+        "TORCHELASTIC_RUN_ID": job,
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(name_of(signum) for signum in config.signals_to_handle),
+        "TORCHELASTIC_ERROR_FILE": error_file,
+        "JAX_COORDINATOR_ADDRESS": shown_endpoint(assigned.master_addr, assigned.master_port),
+        "JAX_PROCESS_ID": str(rank),
+        "JAX_NUM_PROCESSES": str(assigned.world_size),
+        "HOLDFAST_JOB": job,
+        "HOLDFAST_ROUND": str(assigned.round),
+    }
+    env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    if config.virtual_local_rank:
+        devices = inherited.get("CUDA_VISIBLE_DEVICES")
+        env["LOCAL_RANK"] = "0"
+        env["CUDA_VISIBLE_DEVICES"] = devices.split(",")[local_rank].strip() if devices else str(local_rank)
+    return env
+
+
+def bootstrap_env(env: Mapping[str, str], *, page_fd: int) -> dict[str, str]:
+    """`env`, and what a Python worker's bootstrap needs: its page is at `page_fd`. A plain copy where that cannot be
+    reached."""
+    if not can_bootstrap():
+        return dict(env)
+    ours = {PAGE_FD: str(page_fd), "PYTHONPATH": BOOT_DIR}
+    theirs = env.get("PYTHONPATH")
+    if theirs is not None:
+        ours[USER_PYTHONPATH] = theirs
+        if theirs:  # an empty entry would stand for the current directory
+            ours["PYTHONPATH"] += os.pathsep + theirs
+    return {**env, **ours}
+
+
+def spare_env(env: Mapping[str, str], *, fd: int, agent: int, hook: int) -> dict[str, str]:
+    """`env`, a worker's from `bootstrap_env`, made that of a spare, which has no page yet but a socket at `fd`."""
+    return {name: value for name, value in env.items() if name != PAGE_FD} | {SPARE: f"{fd},{agent},{hook}"}
+
+
+def can_bootstrap() -> bool:
+    """False where Holdfast is installed under a path that PYTHONPATH cannot express (one with a colon)."""
+    return os.pathsep not in BOOT_DIR
+
+
+def page_at() -> int:
+    """`PAGE_AT`, or a number that a small `ulimit -n` allows, with room above it for the copies that a start needs."""
+    return min(PAGE_AT, os.sysconf("SC_OPEN_MAX") // 2)
 
 
 def _fault_tolerance(config: RunConfig) -> str:
