@@ -18,7 +18,7 @@ from kit.hosts import fuse
 
 from holdfast.agent.group.messages import Ended
 from holdfast.agent.logs.app_log import AppLog
-from holdfast.agent.logs.paths import LogPlan
+from holdfast.agent.logs.attempt_logs import LogPlan
 from holdfast.agent.workers.workers import Workers
 from holdfast.core.config.config import RunConfig
 from holdfast.core.wire.messages import Assigned

@@ -16,7 +16,7 @@ import pytest
 from kit.hosts import fuse
 
 from holdfast.agent.group.messages import Hung, PaceKnown
-from holdfast.agent.logs.paths import LogPlan
+from holdfast.agent.logs.attempt_logs import LogPlan
 from holdfast.agent.workers.monitor_driver import Monitoring
 from holdfast.agent.workers.workers import Workers
 from holdfast.core.config.config import RunConfig

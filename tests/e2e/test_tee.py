@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.logs.paths import LogPlan, prefixes
+from holdfast.agent.logs.attempt_logs import LogPlan, prefixes
 from holdfast.agent.workers.error_files import read
 from holdfast.core.config.config import RunConfig
 from holdfast.core.job.failure import Failure

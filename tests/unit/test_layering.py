@@ -92,7 +92,7 @@ STANDARD = sys.stdlib_module_names | {"sitecustomize", "usercustomize"}  # and P
 
 
 def package_of(name: str) -> str | None:
-    """`holdfast.agent.logs.paths` → `agent`; None for what is not ours. The entry point `holdfast.__main__` counts as cli."""
+    """`holdfast.agent.logs.tail` → `agent`; None for what is not ours. The entry point `holdfast.__main__` counts as cli."""
     parts = name.split(".")
     if parts[0] != "holdfast":
         return None
@@ -222,7 +222,7 @@ def test_a_broken_rule_is_seen_and_explained(module: str, source: str, said: str
         ("holdfast.core.config.grammar", "import os\nhere = os.path.join(os.path.dirname('x'), 'y') + os.pathsep"),
         ("holdfast.__main__", "from holdfast.cli.main import main\nfrom holdfast.runtime import guardian"),
         ("holdfast.cli.main", "from holdfast import __version__\nfrom holdfast.elastic import run"),
-        ("holdfast.agent.logs.paths", "import os\nclass Log:\n    def observe(self, line): ..."),
+        ("holdfast.agent.logs.attempt_logs", "import os\nclass Log:\n    def observe(self, line): ..."),
     ],
 )
 def test_what_the_rules_allow_passes(module: str, source: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.logs.paths import LogPlan, prefixes
+from holdfast.agent.logs.attempt_logs import LogPlan, prefixes
 from holdfast.agent.logs.tail import TAIL_BYTES, tail_of
 from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import UsageError

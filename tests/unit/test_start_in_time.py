@@ -11,7 +11,7 @@ from kit.stages.made_up import assigned
 
 from holdfast.agent.agent import Agent
 from holdfast.agent.group.messages import TOO_LATE, PortHeld, Started, StartFailed, StartWorkers
-from holdfast.agent.logs.paths import LogPlan
+from holdfast.agent.logs.attempt_logs import LogPlan
 from holdfast.agent.workers.workers import Workers
 from holdfast.core.config.config import RunConfig
 from holdfast.core.processes import ProcessGone

@@ -14,7 +14,7 @@ from holdfast.agent.build import no_progress_cycles
 from holdfast.agent.component import Part
 from holdfast.agent.control.control_handler import ControlHandler
 from holdfast.agent.group.messages import CheckNode, FromCoordinator, KeepStacks, LookAtWorkers
-from holdfast.agent.logs.paths import LogPlan
+from holdfast.agent.logs.attempt_logs import LogPlan
 from holdfast.agent.optional_components import wished_for
 from holdfast.agent.reporting.daemon_announce import introduce
 from holdfast.agent.secrets import supervisor_token

@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 
-from holdfast.agent.logs.stderr import tell
+from holdfast.agent.logs.nonblocking_writer import tell
 from holdfast.core.config.config import RunConfig
 from holdfast.core.config.grammar import shown_endpoint
 from holdfast.elastic.launcher.api import LaunchConfig, elastic_launch

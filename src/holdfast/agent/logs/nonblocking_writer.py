@@ -3,6 +3,9 @@
 A terminal that was stopped with Ctrl-S, or a pipe whose reader pauses, must not keep the agent from seeing a worker die. So
 `Console.write` writes what goes at once and keeps the rest. Pieces end at a line's end and are at most `PIPE_BUF` long, which a
 pipe takes whole or not at all: lines are not torn, not even when several agents share one pipe.
+
+`Voice` is what the agent says itself. A reader that has gone (`2>&1 | head`), a full disk, a terminal that was closed or
+stopped: none of them may end a job, hold it up, or change its exit code. What can never be written is dropped.
 """
 
 from __future__ import annotations
@@ -10,8 +13,19 @@ from __future__ import annotations
 import os
 import select
 import stat
+import sys
+import time
+from collections.abc import Callable
+
+from holdfast.core.machine import NEVER, Observation
 
 PIECE = 4096  # Bytes per write: Linux's PIPE_BUF.
+
+RETRY_S = 0.1  # Seconds until a stderr that takes nothing is tried again.
+
+PATIENCE_S = 5.0  # How long `Voice.close` waits for a stderr that takes nothing.
+
+KEPT_BYTES = 1 << 20  # What waits in a `Voice` at most; what is said after that is dropped.
 
 
 class Console:
@@ -81,3 +95,47 @@ def open_log(path: str) -> int:
     """The log at that path, to append to; it is made where there is none, and its folder. OSError: it cannot be."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+
+
+class Voice:
+    """Our own stderr, or another descriptor. Nothing here raises OSError, and only `close` waits."""
+
+    def __init__(self, fd: int = 2, clock: Callable[[], float] = time.monotonic) -> None:
+        self._fd, self._clock = fd, clock
+        self._console: Console | None = None  # opened with the first word: most jobs have nothing to say
+
+    def say(self, text: str) -> None:
+        """Say `text`, which ends with its line; at once if that goes."""
+        if self._console is None:
+            try:
+                self._console = Console(self._fd)
+            except OSError:
+                return  # there is no such descriptor
+        encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
+        self._console.write(text.encode(encoding, "backslashreplace"), at_most=KEPT_BYTES)
+
+    def deadline(self) -> float:
+        """When to call `due`: soon, while something waits."""
+        return self._clock() + RETRY_S if self._console is not None and self._console.pending else NEVER
+
+    def due(self) -> list[Observation]:
+        if self._console is not None:
+            self._console.flush()
+        return []
+
+    def close(self, patience_s: float = PATIENCE_S) -> None:
+        """Say the rest, as far as somebody takes it."""
+        if self._console is None:
+            return
+        end = self._clock() + patience_s
+        while not self._console.flush() and self._clock() < end:
+            self._console.ready(RETRY_S)
+        self._console.close()
+        self._console = None
+
+
+def tell(text: str) -> None:
+    """Say one thing, by a voice that is used once."""
+    voice = Voice()
+    voice.say(f"{text}\n")
+    voice.close()

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from holdfast.agent.logs.stderr import Voice
+from holdfast.agent.logs.nonblocking_writer import Voice
 from holdfast.agent.reporting import final_report
 from holdfast.agent.workers.flight_recorder import patience_s, record_of
 from holdfast.core.config.config import RunConfig

@@ -21,7 +21,7 @@ from holdfast.agent.group.messages import (
     Stashed,
     Stuck,
 )
-from holdfast.agent.logs import paths as logs
+from holdfast.agent.logs import attempt_logs as logs
 from holdfast.agent.logs.app_log import AppLogs
 from holdfast.agent.logs.attempt_logs import AttemptLogs, RankLogs
 from holdfast.agent.logs.tee_thread import Shown

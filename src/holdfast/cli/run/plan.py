@@ -8,7 +8,7 @@ import shlex
 import socket
 from collections.abc import Mapping
 
-from holdfast.agent.logs.paths import LogPlan
+from holdfast.agent.logs.attempt_logs import LogPlan
 from holdfast.agent.workers import launch
 from holdfast.core.config.config import RunConfig
 from holdfast.core.wire.messages import Assigned

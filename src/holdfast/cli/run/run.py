@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 
-from holdfast.agent.logs.stderr import tell
+from holdfast.agent.logs.nonblocking_writer import tell
 from holdfast.cli.node.token import check_token_file
 from holdfast.cli.run import parser
 from holdfast.cli.run.host_facts import this_host

@@ -1,7 +1,7 @@
 """Runs Holdfast's bootstrap in a worker, then makes way for the user's own `sitecustomize`, or for none.
 
 This directory is the first entry of a worker's PYTHONPATH (`agent.workers.launch.bootstrap_env`) and holds nothing else.
-Python's `site` imports this module before it runs the script; see `client/bootstrap.py` for what happens and why it happens here.
+Python's `site` imports this module before it runs the script; `client/bootstrap.py` tells what happens, and why here.
 """
 
 from __future__ import annotations

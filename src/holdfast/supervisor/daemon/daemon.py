@@ -19,7 +19,7 @@ from typing import Any
 
 from holdfast.agent.control.control_client import ask
 from holdfast.agent.control.control_socket import ControlSocket, Request
-from holdfast.agent.logs.stderr import Voice
+from holdfast.agent.logs.nonblocking_writer import Voice
 from holdfast.core.config.grammar import shown_endpoint
 from holdfast.core.errors import HoldfastError, ProtocolError
 from holdfast.core.machine import Action, Observation, Say, Signalled, Tick
