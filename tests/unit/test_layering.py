@@ -43,7 +43,6 @@ PURE_MODULES = (
     "holdfast.agent.group.stopping",
     "holdfast.agent.group.shutdown",
     "holdfast.agent.group.hang_response",
-    "holdfast.agent.group.worker_table",
     "holdfast.agent.group.gpu_memory_wait",
     "holdfast.agent.group.signal_forwarding",
     "holdfast.agent.group.state",

@@ -13,8 +13,7 @@ from signal import SIGKILL
 from holdfast.agent.group.gpu_memory_wait import MemoryWait
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import ControlAsked, Reached, ToCoordinator
-from holdfast.agent.group.state import State
-from holdfast.agent.group.worker_table import WorkerState
+from holdfast.agent.group.state import State, WorkerState
 from holdfast.agent.leader.peer_elected_node import PeerElectedNode
 from holdfast.agent.leader.store_elected_node import StoreElectedNode
 from holdfast.agent.node import Node

@@ -12,8 +12,7 @@ from kit.stages import made_up
 from holdfast.agent.group import messages as seen
 from holdfast.agent.group.machine import step
 from holdfast.agent.group.round_start import begin
-from holdfast.agent.group.state import Phase, State
-from holdfast.agent.group.worker_table import WorkerState
+from holdfast.agent.group.state import Phase, State, WorkerState
 from holdfast.core.job.failure import Evidence
 from holdfast.core.machine import NEVER, Observation, Signalled, Tick
 from holdfast.core.signals import signal

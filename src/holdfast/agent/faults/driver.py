@@ -13,8 +13,7 @@ import os
 from holdfast.agent.component import Part
 from holdfast.agent.faults.machine import Answered, Asked, Injector, Plant, RankOver, RoundOver, Strike
 from holdfast.agent.group.messages import ToCoordinator
-from holdfast.agent.group.state import Phase
-from holdfast.agent.group.worker_table import WorkerState
+from holdfast.agent.group.state import Phase, WorkerState
 from holdfast.core.job.events import StopSent, WorkerDying, WorkerExited
 from holdfast.core.machine import Tick
 from holdfast.core.signals import signal

@@ -9,10 +9,9 @@ failure like any other.
 from __future__ import annotations
 
 from holdfast.agent.group.messages import Hung, KeepStacks, LookAtWorkers, Send
-from holdfast.agent.group.state import Look, Phase, State, Step, first, with_worker
+from holdfast.agent.group.state import Look, Phase, State, Step, WorkerState, first, with_worker
 from holdfast.agent.group.stopping import all_gone, stop, strike
 from holdfast.agent.group.worker_events import fail
-from holdfast.agent.group.worker_table import WorkerState
 from holdfast.core.job.events import RankHung
 from holdfast.core.job.failure import Cause, Evidence, Position
 from holdfast.core.job.failure import hung as hung_words

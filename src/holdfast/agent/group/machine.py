@@ -33,8 +33,7 @@ from holdfast.agent.group.messages import (
     Told,
     Unguarded,
 )
-from holdfast.agent.group.state import Phase, State, Step, joined_with
-from holdfast.agent.group.worker_table import WorkerTable
+from holdfast.agent.group.state import Phase, State, Step, WorkerTable, joined_with
 from holdfast.core.machine import Action, Observation, Say, Signalled, Tick
 from holdfast.core.value import fields_of, replace
 from holdfast.core.wire.messages import (

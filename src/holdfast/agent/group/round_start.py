@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from holdfast.agent.group.messages import MemorySeen, Send, StartWorkers
 from holdfast.agent.group.node_health import check
-from holdfast.agent.group.state import Phase, State, Step, first, joined_with
-from holdfast.agent.group.worker_table import workers_of
+from holdfast.agent.group.state import Phase, State, Step, first, joined_with, workers_of
 from holdfast.core.job.events import JoinRequested, RoundFormed
 from holdfast.core.machine import Action, Record
 from holdfast.core.value import replace

@@ -11,8 +11,7 @@ from __future__ import annotations
 from holdfast.agent.group import round_start
 from holdfast.agent.group.job_end import exit
 from holdfast.agent.group.messages import KillWorkers, LeaseOver, Send, SignalWorkers, Sweep
-from holdfast.agent.group.state import Phase, State, Step, Stopping, first, with_worker
-from holdfast.agent.group.worker_table import Worker, WorkerState
+from holdfast.agent.group.state import Phase, State, Step, Stopping, Worker, WorkerState, first, with_worker
 from holdfast.core.job.events import StopSent, WorkersStopped
 from holdfast.core.job.failure import Cause, hung
 from holdfast.core.machine import NEVER, Action, Record, Say

@@ -16,9 +16,8 @@ from holdfast.agent.group.messages import (
     Stuck,
     TimerExpired,
 )
-from holdfast.agent.group.state import Phase, State, Step, first, with_worker
+from holdfast.agent.group.state import Phase, State, Step, Worker, WorkerState, first, with_worker
 from holdfast.agent.group.stopping import settle, stop_once_seen
-from holdfast.agent.group.worker_table import Worker, WorkerState
 from holdfast.core.job.events import (
     ControlKind,
     ControlRequested,
