@@ -211,6 +211,11 @@ def test_it_does_not_listen_for_others_without_a_token(holdfast: Any, tmp_path: 
     assert done.returncode == 2 and "there is no token" in done.stderr
 
 
+def test_a_port_that_is_none_is_refused(holdfast: Any, tmp_path: Path) -> None:
+    done = holdfast("attribution", "serve", "--root", tmp_path, "--port", 99999)
+    assert done.returncode == 2 and "'99999' is not a port" in done.stderr
+
+
 def test_the_launcher_tells_of_its_cycles_and_says_the_verdict(
     holdfast: Any, script: Any, service: Callable[..., str], tmp_path: Path
 ) -> None:

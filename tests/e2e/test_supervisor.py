@@ -139,6 +139,11 @@ def test_without_its_token_nobody_speaks_for_a_node(fleet, tmp_path):
     assert [agent.wait().returncode for agent in strangers] == [0, 0]
 
 
+def test_a_state_that_cannot_be_kept_is_refused(holdfast):
+    refused = holdfast.run("supervisor", "--listen", "127.0.0.1:0", "--http", "off", "--state", "/proc/nowhere")
+    assert refused.returncode == 2 and "--state: /proc/nowhere cannot be used" in refused.stderr, refused.output
+
+
 def test_two_on_one_state_are_refused_and_so_is_an_open_door_without_a_token(fleet):
     fleet.start()
     second = fleet.holdfast.run("supervisor", "--listen", "127.0.0.1:0", "--state", fleet.state)

@@ -17,6 +17,9 @@ from kit.fleet.told_fleet import ToldFleet
 from kit.network.receiver import Receiver, receiver
 from kit.ports import ports
 
+from holdfast.supervisor.notify import webhook
+from holdfast.supervisor.notify.delivery_queue import Letter, Phase
+
 
 @pytest.fixture
 def hook(wait_until: Any) -> Iterator[Receiver]:
@@ -105,6 +108,13 @@ def test_one_that_hangs_delays_nobody_else(holdfast, told, hook, wait_until):
         assert hangs.taken == [] and len(hangs.posts) == 1
 
 
+def test_an_attempt_that_we_give_up_is_not_laid_to_the_receiver(hook, monkeypatch):
+    monkeypatch.setattr(webhook, "TRY_S", 0.2)
+    hook.answers = [None] * 5
+    letter = Letter(id="1.begun", phase=Phase.BEGUN, deed={"id": "1"})
+    assert {webhook.Webhook(hook.url).deliver(letter).text for _ in range(5)} == {"no answer within 0.2 s"}
+
+
 def test_one_that_is_away_is_told_when_it_is_back_also_by_another_life_of_ours(holdfast, told, hook, wait_until):
     hook.close()
     notified = Notified(holdfast, told, wait_until, "--webhook", hook.url)
@@ -137,8 +147,11 @@ def test_a_supervisor_that_is_away_is_waited_for(holdfast, told, hook, wait_unti
 def test_what_makes_no_sense_is_refused_before_anything_starts(holdfast, tmp_path):
     for flags, said in (
         (("--webhook", "ftp://example.com/"), "is no http://host/path"),
+        (("--webhook", "http://h:99999/"), "is no http://host/path"),
+        (("--webhook", "http://[::1/"), "is no http://host/path"),
         (("--webhook", "http://h/", "--webhook-secret-file", tmp_path / "none"), "cannot be read"),
         (("--otlp", "collector:4318"), "is no http://host:port"),
+        (("--otlp", "http://collector:port"), "is no http://host:port"),
     ):
         refused = holdfast.run("supervisor", "--listen", "127.0.0.1:0", "--http", "off", "--state", tmp_path / "fleet", *flags)
         assert refused.returncode == 2 and said in refused.stderr, refused.output

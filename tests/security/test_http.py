@@ -176,6 +176,16 @@ def test_what_is_sent_may_be_nonsense(door):
     assert door.client.get("/healthz").status_code == 200
 
 
+def test_who_leaves_in_the_middle_of_a_request_is_no_failure_of_ours(door):
+    head = f"POST /login HTTP/1.1\r\nHost: 127.0.0.1:{door.port}\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+    with socket.create_connection(("127.0.0.1", door.port), timeout=60) as link:
+        link.sendall(head.encode() + b"Content-Length: 20\r\n\r\ntok")
+        link.shutdown(socket.SHUT_WR)
+        link.recv(1)
+    assert door.client.get("/healthz").status_code == 200
+    assert "Traceback" not in door.running.stderr, door.running.stderr
+
+
 def test_roles_by_token_and_by_cookie(locked):
     get, post = locked.client.get, locked.client.post
     assert get("/").status_code == get("/healthz").status_code == get("/openapi.json").status_code == 200

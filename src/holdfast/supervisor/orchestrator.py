@@ -68,8 +68,12 @@ class Local:
     name = "local"
 
     def __init__(self, folder: str, command: Sequence[str] = ()) -> None:
+        """UsageError: it cannot be kept there."""
         self.folder, self.command = os.path.join(folder, "local"), tuple(command)
-        os.makedirs(self.folder, 0o700, exist_ok=True)
+        try:
+            os.makedirs(self.folder, 0o700, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--state: {folder} cannot be used: {error.strerror}") from error
 
     def drain(self, node: str, reason: str) -> str:
         self._note(node, reason)

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 
+from holdfast.core.config.grammar import port_number
 from holdfast.core.errors import StartError, UsageError
 from holdfast.diagnosis.rule import load, own_files
 from holdfast.diagnosis.service import Service
@@ -35,6 +36,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"--root: there is no directory {options.root}")
     if not token and options.host not in ("127.0.0.1", "::1", "localhost"):
         raise UsageError(f"--host {options.host} lets others ask, and there is no token", hint=f"give --token-file, or {TOKEN}")
+    port_number(str(options.port), "--port")
     try:
         service = Service(options.root, load([*own_files(), *options.rules]), token=token, host=options.host, port=options.port)
     except OSError as error:

@@ -20,7 +20,7 @@ from typing import Any
 from holdfast.core.errors import HoldfastError, ProtocolError, UsageError
 from holdfast.supervisor.feed import Feed
 from holdfast.supervisor.notify.delivery_queue import Phase
-from holdfast.supervisor.notify.webhook import Webhook
+from holdfast.supervisor.notify.webhook import Webhook, http_parts
 from holdfast.supervisor.notify.webhook_sender import Courier
 
 WAIT_S = 30.0
@@ -80,7 +80,7 @@ def open_otlp(url: str) -> Any:
 
 def check_otlp(url: str) -> None:
     """UsageError: it is no URL for OTLP over HTTP."""
-    if url and not url.startswith(("http://", "https://")):
+    if url and http_parts(url) is None:
         raise UsageError(f"--otlp: {url!r} is no http://host:port", hint="OTLP over HTTP listens at port 4318 as a rule")
 
 

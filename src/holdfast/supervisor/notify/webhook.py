@@ -9,9 +9,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from http.client import HTTPConnection, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from holdfast import __version__
 from holdfast.core.errors import UsageError
@@ -49,8 +49,7 @@ class Webhook:
 
     def __init__(self, url: str, secret: bytes = b"", source: str = "", unix: Callable[[], float] = time.time) -> None:
         """UsageError: it is no http or https URL."""
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+        if (parts := http_parts(url)) is None:
             raise UsageError(f"--webhook: {url!r} is no http://host/path or https://host/path")
         self.url, self.secret, self.source, self.unix = url, secret, source, unix
         self._parts = parts
@@ -60,6 +59,8 @@ class Webhook:
     def deliver(self, letter: Letter) -> Answer:
         try:
             status, wait_s = self._post(body(letter, self.source, self.unix()), letter.id)
+        except TimeoutError:
+            return Answer(taken=False, text=f"no answer within {TRY_S:g} s")
         except Exception as error:  # however broken a server's answer is: one attempt has failed
             return Answer(taken=False, text=one_line(f"{type(error).__name__}: {error}"))
         if 200 <= status < 300:
@@ -79,19 +80,33 @@ class Webhook:
             return response.status, float(asked) if asked.isascii() and asked.isdigit() else 0.0
 
 
+def http_parts(url: str) -> SplitResult | None:
+    """None: it is no http or https URL of a host."""
+    with suppress(ValueError):  # its port is no number, or its IPv6 address does not end
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return parts
+    return None
+
+
 @contextmanager
 def _limited(link: HTTPConnection) -> Iterator[None]:
     """An end for an attempt as a whole: a socket's own timeout begins anew with each byte, and some servers drip."""
-    done = threading.Event()
+    done, is_cut = threading.Event(), threading.Event()
 
     def cut() -> None:
         if not done.wait(TRY_S):
+            is_cut.set()
             with suppress(OSError, AttributeError):
                 link.sock.shutdown(socket.SHUT_RDWR)
 
     threading.Thread(target=cut, daemon=True).start()
     try:
         yield
+    except (OSError, HTTPException) as error:
+        if is_cut.is_set():  # it was we who closed the connection
+            raise TimeoutError from error
+        raise
     finally:
         done.set()
         link.close()

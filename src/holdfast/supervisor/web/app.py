@@ -17,6 +17,7 @@ from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route as Served
 
@@ -207,10 +208,13 @@ def _told_of(found: Story) -> Any:
 
 async def _body(request: Request) -> bytes:
     found = b""
-    async for piece in request.stream():
-        found += piece
-        if len(found) > MOST_BODY:
-            raise Refused(400, f"the request's body is longer than {MOST_BODY} bytes")
+    try:
+        async for piece in request.stream():
+            found += piece
+            if len(found) > MOST_BODY:
+                raise Refused(400, f"the request's body is longer than {MOST_BODY} bytes")
+    except ClientDisconnect:
+        raise Refused(400, "the request's body ends too early") from None  # nobody reads this
     return found
 
 
