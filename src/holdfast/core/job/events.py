@@ -275,6 +275,9 @@ class HealthState(StrEnum):
     DEGRADED = "degraded"  # It takes part, and a person should look after it.
     UNFIT = "unfit"  # It does not take part.
 
+    def __repr__(self) -> str:
+        return repr(self.value)  # authors of checks print verdicts
+
 
 class HealthChanged(Event):
     """A health check of this node has a new verdict, or a new reason for it."""
