@@ -31,7 +31,7 @@ from holdfast.core.job.events import (
     WorkerStarted,
 )
 from holdfast.core.job.failure import Failure
-from holdfast.telemetry.record.io_thread import Aside
+from holdfast.telemetry.record.io_thread import IoThread
 from holdfast.telemetry.record.recorder import Recorder
 from holdfast.telemetry.record.state_dir import open_job
 
@@ -44,7 +44,7 @@ class Agent:
 
     def __init__(self, home: Path, job: str, node: str, *, began: float = 1_790_000_000.0, alone: bool = False) -> None:
         self.job = open_job(str(home), job, node, alone=alone)
-        self.recorder = Recorder(self.job.events_path, self.job.node, aside=Aside(patience_s=PATIENCE_S))
+        self.recorder = Recorder(self.job.events_path, self.job.node, io_thread=IoThread(patience_s=PATIENCE_S))
         self.recorder.flush()
         self.now, self.round, self.attempt = began, 0, 0
         self.asked: list[dict[str, Any]] = []

@@ -125,8 +125,8 @@ MUTATIONS = (
     Mutation(
         "the last events are not recorded",
         "telemetry/record/recorder.py",
-        "        self.flush()\n        if not self.aside.close():",
-        "        if not self.aside.close():",
+        "        self.flush()\n        if not self.io_thread.close():",
+        "        if not self.io_thread.close():",
     ),
     # --- at the operating system, and in the rank ---
     Mutation(

@@ -11,13 +11,13 @@ import pytest
 
 from holdfast.core.job.cycles import InfoNames, log_path
 from holdfast.core.resolve.hostlist import compress, expand
-from holdfast.telemetry.record.io_thread import Aside
+from holdfast.telemetry.record.io_thread import IoThread
 from holdfast.telemetry.report.cycle_info import CycleInfo
 
 
 def info_of(names: InfoNames, complain: Callable[[str], None]) -> CycleInfo:
     """One that waits for every file, however busy the machine is: what `begin` and `end` write is read at once here."""
-    return CycleInfo(names, None, complain, Aside(patience_s=60.0))
+    return CycleInfo(names, None, complain, IoThread(patience_s=60.0))
 
 
 def told(folder: Path, number: int) -> dict[str, object]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.cli.fleet.top_frame import fit, sections
 from holdfast.supervisor.notify.round_events import Rounds, life_at
-from holdfast.supervisor.snapshot import DEEDS, Picture
+from holdfast.supervisor.snapshot import DEEDS, Snapshot
 
 
 def whole(**more: Any) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def whole(**more: Any) -> dict[str, Any]:
 
 
 def test_what_has_changed_is_put_into_its_place():
-    now = Picture()
+    now = Snapshot()
     assert now.take(whole(deeds=[{"id": "1", "outcome": ""}])) == [("nodes", "a"), ("deeds", "1")]
     news = {
         "version": 2,
@@ -39,7 +39,7 @@ def test_what_has_changed_is_put_into_its_place():
 
 
 def test_only_the_newest_deeds_are_remembered():
-    known = Picture()
+    known = Snapshot()
     known.take(whole())
     for number in range(DEEDS + 7):
         touched = known.take({"nodes": [], "jobs": [], "deeds": [{"id": str(number)}], "gone": {}})

@@ -78,7 +78,7 @@ class Stage:
         return any(report.ranks for report in self.fleet.state.nodes[node].reports.values())
 
     def deeds(self) -> list[Deed]:
-        return list(self.fleet.state.ledger.deeds.values())
+        return list(self.fleet.state.action_log.deeds.values())
 
 
 @pytest.fixture
@@ -202,6 +202,6 @@ def test_the_one_spare_is_promised_to_one_node_though_two_come_to_need_it_at_onc
         what = f"a rank failed on {node}"
         stage.say(Trouble(node=f"{node}-1", number=stage.numbers, kind="worker", round=1, rank=0, what=what))
     stage.wait(400)
-    acts = [deed.act for deed in stage.fleet.state.ledger.deeds.values()]
+    acts = [deed.act for deed in stage.fleet.state.action_log.deeds.values()]
     assert acts.count("restart-job") >= 1 and acts.count("swap") == 1, acts
     assert len([order for order in stage.orders if order[1] == "exclude"]) == 1

@@ -34,5 +34,5 @@ def test_a_restart_that_the_job_did_itself_is_its_own_outcome(news: tuple[FleetM
         fleet.observe(Said(message=message), 0.5)
     for at, message in enumerate(news):
         fleet.observe(Said(message=message), LEASE_S + 0.1 + at / 100)
-    (deed,) = fleet.state.ledger.deeds.values()
+    (deed,) = fleet.state.action_log.deeds.values()
     assert (deed.act, deed.outcome) == ("restart-workers", "round 2 runs")

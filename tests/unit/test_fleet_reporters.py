@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.core.machine import Action, Tick
 from holdfast.core.wire.fleet import Alive, Bye, Did, FleetMessage, Heard, Heed, Order, RankSaid, Standing, Trouble
 from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
-from holdfast.supervisor.connections import Reception
+from holdfast.supervisor.connections import Connections
 from holdfast.supervisor.fleet.machine import Fleet
 from holdfast.supervisor.fleet.messages import Asked, Call, Called, CallVerb, Wish
 from holdfast.supervisor.fleet.policies import policy
@@ -27,17 +27,17 @@ class Hall:
 
     def __init__(self) -> None:
         self.fleet = Fleet(policy("default"), generation=1, lease_s=LEASE_S, now=0.0, now_unix=1000.0)
-        self.reception, self.links = Reception(self.fleet), 0
+        self.connections, self.links = Connections(self.fleet), 0
 
     def link(self, *first: FleetMessage, **came: Any) -> int:
         self.links += 1
-        self.reception.observe(LinkUp(link=self.links, ours=False, **came), 0.5)
+        self.connections.observe(LinkUp(link=self.links, ours=False, **came), 0.5)
         for message in first:
             self.say(self.links, message, 0.5)
         return self.links
 
     def say(self, link: int, message: FleetMessage, now: float = NOW) -> list[Action]:
-        return self.reception.observe(Arrived(link=link, message=message), now)
+        return self.connections.observe(Arrived(link=link, message=message), now)
 
 
 def drained() -> tuple[Hall, dict[str, int], Order, Call]:
@@ -46,7 +46,7 @@ def drained() -> tuple[Hall, dict[str, int], Order, Call]:
     waits: dict[str, Any] = {"ranks": (), "state": "joining", "spare_because": "there are enough"}
     links = {name: hall.link(standing(name, **(waits if name == "c" else {}))) for name in ("a", "b", "c")}
     links["x"] = hall.link(standing("x", job="other"))
-    actions = hall.reception.observe(Asked(ask=1, wish=Wish.DRAIN, node="b", reason="its fan"), NOW)
+    actions = hall.connections.observe(Asked(ask=1, wish=Wish.DRAIN, node="b", reason="its fan"), NOW)
     (order,) = [one.message for one in actions if isinstance(one, Transmit)]
     assert isinstance(order, Order) and order.verb == "exclude"
     return hall, links, order, Call(task=order.order.replace("exclude", "drain"), verb=CallVerb.DRAIN, target="b", reason="")
@@ -61,7 +61,7 @@ def test_an_agent_of_another_job_answers_no_order_and_nobody_answers_for_the_orc
         assert hall.say(links[name], Did(node=f"{name}-1", order=call.task, ok=True, text="drained, believe me")) == []
     (swap,) = hall.fleet.state.open_swaps
     assert hall.fleet.state.open_swaps[swap].swap.step == "drain"
-    hall.reception.observe(Called(task=call.task, ok=True, text="b is noted as drained"), NOW)
+    hall.connections.observe(Called(task=call.task, ok=True, text="b is noted as drained"), NOW)
     assert hall.fleet.state.open_swaps[swap].swap.step != "drain"
 
 
@@ -80,8 +80,8 @@ def test_a_node_that_is_heard_from_one_address_is_not_taken_from_another_until_i
     assert hung_up == HangUp(link=thief) and "10.0.0.2 says that it is a, which is heard from 10.0.0.1" in said.text
     assert "a-1" in hall.fleet.state.reporters and not hall.fleet.state.nodes["a"].is_lost
     again = hall.link(standing("a"), peer="10.0.0.1")
-    assert hall.reception.links["a-1"] == again > first, "its own agent comes over a newer link whenever it likes"
-    hall.reception.observe(Tick(), hall.reception.deadline())
+    assert hall.connections.links["a-1"] == again > first, "its own agent comes over a newer link whenever it likes"
+    hall.connections.observe(Tick(), hall.connections.deadline())
     moved = hall.link(peer="10.0.0.2")
     hall.say(moved, stolen, 60.0)
     assert hall.fleet.state.reporters == {"thief": "a"}, "a pod that has moved, after its lease"
@@ -89,7 +89,7 @@ def test_a_node_that_is_heard_from_one_address_is_not_taken_from_another_until_i
 
 def test_a_certificate_has_to_be_for_the_node_where_that_is_demanded():
     hall = Hall()
-    hall.reception.named = True
+    hall.connections.named = True
     link = hall.link(peer="10.0.0.2", names=("b.example", "c"))
     said, hung_up = hall.say(link, standing("a"), 1.0)
     assert hung_up == HangUp(link=link) and "has a certificate for b.example, c" in said.text and not hall.fleet.state.nodes
@@ -107,14 +107,14 @@ def test_nothing_that_an_agent_can_say_ends_the_supervisor():
             if not links or rng.random() < 0.1:
                 links.append(hall.link())
             if rng.random() < 0.05:
-                hall.reception.observe(LinkDown(link=links.pop(rng.randrange(len(links))), reason="gone"), now)
+                hall.connections.observe(LinkDown(link=links.pop(rng.randrange(len(links))), reason="gone"), now)
                 continue
             hall.say(rng.choice(links), made_up(rng), now)
-            if now >= hall.reception.deadline():
-                hall.reception.observe(Tick(), now)
+            if now >= hall.connections.deadline():
+                hall.connections.observe(Tick(), now)
             for task in list(hall.fleet.state.queues.host_of):
                 if rng.random() < 0.3:
-                    hall.reception.observe(Called(task=task, ok=rng.random() < 0.5, text="?"), now)
+                    hall.connections.observe(Called(task=task, ok=rng.random() < 0.5, text="?"), now)
 
 
 def made_up(rng: random.Random) -> FleetMessage:

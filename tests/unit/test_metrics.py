@@ -10,7 +10,7 @@ from tools.reference.metrics import page
 
 from holdfast.core.wire.fleet import Deed
 from holdfast.supervisor import metrics
-from holdfast.supervisor.fleet.action_log import Ledger
+from holdfast.supervisor.fleet.action_log import ActionLog
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
@@ -94,14 +94,14 @@ def deed(id: str, outcome: str = "", act: str = "swap") -> Deed:
 
 
 def test_deeds_are_counted_over_all_lives_and_those_that_are_forgotten_too():
-    ledger = Ledger(2, [deed("1-1", "in vain: late"), deed("1-2", "not known: the supervisor was restarted meanwhile")])
+    action_log = ActionLog(2, [deed("1-1", "in vain: late"), deed("1-2", "not known: the supervisor was restarted meanwhile")])
     for number in range(3):
-        ledger.write(deed(f"2-{number}"))
-    ledger.note("2-0", "drain: done")
-    ledger.close("2-0", "b has taken over in round 2", 5.0)
+        action_log.write(deed(f"2-{number}"))
+    action_log.note("2-0", "drain: done")
+    action_log.close("2-0", "b has taken over in round 2", 5.0)
     totals = [
         {"act": act, "trouble": trouble, "result": result, "count": count}
-        for (act, trouble, result), count in ledger.totals.items()
+        for (act, trouble, result), count in action_log.totals.items()
     ]
     seen = told(fleet(totals=totals))
     assert seen["holdfast_deeds_total", "swap", "lost"] == 5 and seen["holdfast_deeds_open",] == 2

@@ -27,7 +27,7 @@ from holdfast.core.job.failure import Failure
 from holdfast.core.job.policy import Verdict
 from holdfast.core.job.report import Outcome
 from holdfast.core.job.xid import DeviceFault
-from holdfast.telemetry.record.io_thread import Aside
+from holdfast.telemetry.record.io_thread import IoThread
 from holdfast.telemetry.record.reader import Record, Tail, follow, merge, parse, read
 from holdfast.telemetry.record.recorder import Recorder
 
@@ -37,7 +37,7 @@ class Node:
 
     def __init__(self, folder: Path, name: str, ahead_s: float = 0.0) -> None:
         self.path = folder / f"events-{name}.jsonl"
-        self.recorder = Recorder(str(self.path), name, aside=Aside(patience_s=60.0))
+        self.recorder = Recorder(str(self.path), name, io_thread=IoThread(patience_s=60.0))
         self.ahead_s = ahead_s
 
     def saw(self, at: float, event: Event, round: int = 0, attempt: int = 0) -> None:

@@ -17,7 +17,7 @@ import pytest
 from holdfast.core.job.events import CATALOGUE, Decided, Degraded, Event, FailureSeen, JobEnded, RoundFormed, SignalReceived
 from holdfast.core.job.failure import Failure
 from holdfast.telemetry.record import io_thread
-from holdfast.telemetry.record.io_thread import Aside
+from holdfast.telemetry.record.io_thread import IoThread
 from holdfast.telemetry.record.recorder import HELD_LIMIT, Recorder
 
 TERM, HUP = SignalReceived(signal="SIGTERM"), SignalReceived(signal="SIGHUP")
@@ -27,9 +27,9 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def patient() -> Aside:
+def patient() -> IoThread:
     """Each write is waited for, however busy the machine is, and not for a tenth of a second."""
-    return Aside(patience_s=60.0)
+    return IoThread(patience_s=60.0)
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def recorder(path: Path) -> Iterator[Recorder]:
-    recorder = Recorder(str(path), "n1", aside=patient())
+    recorder = Recorder(str(path), "n1", io_thread=patient())
     yield recorder
     recorder.close()
 
@@ -113,7 +113,7 @@ def test_bytes_that_are_no_text_do_not_stop_it(recorder: Recorder, path: Path) -
 
 def test_a_later_agent_of_the_node_goes_on_with_the_numbers(path: Path) -> None:
     for signal_name in ("SIGTERM", "SIGHUP"):
-        recorder = Recorder(str(path), "n1", aside=patient())
+        recorder = Recorder(str(path), "n1", io_thread=patient())
         recorder.record(SignalReceived(signal=signal_name), at_unix=1.0, round=0, attempt=0)
         recorder.close()
     assert [line["seq"] for line in lines(path)] == [1, 2]
@@ -121,7 +121,7 @@ def test_a_later_agent_of_the_node_goes_on_with_the_numbers(path: Path) -> None:
 
 def test_a_line_torn_by_a_killed_agent_does_not_swallow_the_next(path: Path) -> None:
     path.write_text('{"seq": 7, "event": "SignalReceived"}\n{"seq": 8, "ev')
-    recorder = Recorder(str(path), "n1", aside=patient())
+    recorder = Recorder(str(path), "n1", io_thread=patient())
     recorder.record(TERM, at_unix=1.0, round=0, attempt=0)
     recorder.close()
     assert json.loads(path.read_text().splitlines()[-1])["seq"] == 8
@@ -129,7 +129,7 @@ def test_a_line_torn_by_a_killed_agent_does_not_swallow_the_next(path: Path) -> 
 
 def test_a_full_disk_costs_one_line_and_no_exception(path: Path) -> None:
     said: list[str] = []
-    recorder = Recorder(str(path), "n1", complain=said.append, aside=patient())
+    recorder = Recorder(str(path), "n1", complain=said.append, io_thread=patient())
     recorder.record(TERM, at_unix=1.0, round=0, attempt=0)
     recorder.flush()
     with full_disk():
@@ -141,7 +141,7 @@ def test_a_full_disk_costs_one_line_and_no_exception(path: Path) -> None:
 
 
 def test_when_there_is_room_again_it_records_what_was_missed(path: Path) -> None:
-    recorder = Recorder(str(path), "n1", complain=lambda line: None, aside=patient())
+    recorder = Recorder(str(path), "n1", complain=lambda line: None, io_thread=patient())
     with full_disk():
         for _ in range(4):
             recorder.record(TERM, at_unix=1.0, round=0, attempt=0)
@@ -160,7 +160,7 @@ def test_when_there_is_room_again_it_records_what_was_missed(path: Path) -> None
 
 def test_a_folder_that_does_not_exist_is_a_bad_disk_too(tmp_path: Path) -> None:
     said: list[str] = []
-    recorder = Recorder(str(tmp_path / "gone" / "events-n1.jsonl"), "n1", complain=said.append, aside=patient())
+    recorder = Recorder(str(tmp_path / "gone" / "events-n1.jsonl"), "n1", complain=said.append, io_thread=patient())
     recorder.record(JobEnded(outcome="succeeded", exit_code=0, reason="all exited with 0"), at_unix=1.0, round=1, attempt=0)
     recorder.close()
     assert len(said) == 1
@@ -194,14 +194,14 @@ def test_a_file_system_that_hangs_does_not_hang_the_agent_and_gets_the_events_wh
     for number in range(30):
         recorder.record(TERM, at_unix=float(number), round=0, attempt=0)
         recorder.flush()
-    assert recorder.aside.is_late and len(said) == 1 and "takes no events" in said[0]
+    assert recorder.io_thread.is_late and len(said) == 1 and "takes no events" in said[0]
     assert [line["seq"] for line in drained(hanging, 30)] == [*range(1, 31)]
     recorder.close()
-    assert not recorder.aside.is_late and len(said) == 1
+    assert not recorder.io_thread.is_late and len(said) == 1
 
 
 def test_what_finds_no_room_to_wait_is_counted(path: Path, hanging: int) -> None:
-    recorder = Recorder(str(path), "n1", aside=Aside(limit=5))
+    recorder = Recorder(str(path), "n1", io_thread=IoThread(limit=5))
     for number in range(12):
         recorder.record(TERM, at_unix=float(number), round=0, attempt=0)
         recorder.flush()
@@ -215,7 +215,7 @@ def test_what_finds_no_room_to_wait_is_counted(path: Path, hanging: int) -> None
 
 def test_what_never_got_to_disk_is_said_at_the_end(path: Path, hanging: int) -> None:
     said: list[str] = []
-    recorder = Recorder(str(path), "n1", complain=said.append, aside=Aside(close_s=0.01))
+    recorder = Recorder(str(path), "n1", complain=said.append, io_thread=IoThread(close_s=0.01))
     recorder.record(TERM, at_unix=1.0, round=0, attempt=0)
     recorder.close()
     assert len(said) == 1 and "were not recorded" in said[0]
@@ -233,7 +233,7 @@ def test_where_no_thread_can_be_had_it_writes_itself(recorder: Recorder, path: P
 
 
 def test_two_writers_of_one_file_do_not_mix_their_lines(path: Path) -> None:
-    recorders = [Recorder(str(path), "n1", aside=patient()) for _ in range(2)]
+    recorders = [Recorder(str(path), "n1", io_thread=patient()) for _ in range(2)]
     for number in range(50):
         for recorder in recorders:
             recorder.record(SignalReceived(signal="x" * 1000 * (number % 5)), at_unix=1.0, round=0, attempt=0)

@@ -26,10 +26,10 @@ def supervised() -> Iterator[Supervised]:
     group: Any = SimpleNamespace(join=join, phase=Phase.JOINING, state=state, workers={}, assigned=None, round=0)
     host = Host(lambda text: None)
     nobody: Any = None
-    telling: Any = SimpleNamespace(say=lambda text, level: None)
+    agent_log: Any = SimpleNamespace(say=lambda text, level: None)
     node: Any = SimpleNamespace(group=group, server=None)
     around = Surroundings(
-        config=config, host=host, telling=telling, node=node, network=nobody, job_dir=nobody, perform=nobody
+        config=config, host=host, agent_log=agent_log, node=node, network=nobody, job_dir=nobody, perform=nobody
     )
     supervised = Supervised(around, nobody, secret=b"", progress=lambda local_rank: {})
     supervised.due()

@@ -33,7 +33,7 @@ from holdfast.agent.group.messages import (
 )
 from holdfast.agent.group.signal_forwarding import PASSED_ON
 from holdfast.agent.node import Node
-from holdfast.agent.reporting.agent_log import Telling
+from holdfast.agent.reporting.agent_log import AgentLog
 from holdfast.agent.reporting.shared_report import EndWatch
 from holdfast.agent.surroundings import Surroundings
 from holdfast.core.config.config import RunConfig
@@ -93,8 +93,8 @@ class Agent:
     def __init__(self, config: RunConfig) -> None:
         self.config = config
         self.name = config.node_name or os.uname().nodename
-        self.telling = Telling(config, self.name)
-        self.host = Host(self.telling.degraded)
+        self.agent_log = AgentLog(config, self.name)
+        self.host = Host(self.agent_log.degraded)
         self.host.catch((*config.signals_to_handle, *(s for s in PASSED_ON if s not in config.signals_to_handle)))
         if (fd := guardian.guardian_lost_fd()) >= 0:
             self.host.watch(fd, select.EPOLLIN, lambda events: self._guardian_lost(fd))
@@ -114,7 +114,7 @@ class Agent:
         self.leave_at = self.cut_at = NEVER
         self.settle_at = self.host.now() + SETTLE_S
         self.awake_at_unix = self.host.unix()
-        self.telling.open(
+        self.agent_log.open(
             self.job_dir,
             self.host,
             listener=lambda event, at_unix: self.components.recorded(event, at_unix),
@@ -124,7 +124,7 @@ class Agent:
         around = Surroundings(
             config=config,
             host=self.host,
-            telling=self.telling,
+            agent_log=self.agent_log,
             node=self.node,
             network=self.network,
             job_dir=self.job_dir,
@@ -132,8 +132,9 @@ class Agent:
         )
         self.components = Components(around)
         self.parts, self.workers, self.control = self.components.parts, self.components.workers, self.components.control
-        self.parts.append(EndWatch(self.job_dir, self._member, self.host, self.telling.recorder.aside, self.telling.say))
-        self.timed: list[Timed] = [self.telling.voice, *([self.network] if self.network is not None else [])]
+        io_thread, say = self.agent_log.recorder.io_thread, self.agent_log.say
+        self.parts.append(EndWatch(self.job_dir, self._member, self.host, io_thread, say))
+        self.timed: list[Timed] = [self.agent_log.stderr, *([self.network] if self.network is not None else [])]
         """What has something to do at moments of its own, beside the machines and the parts."""
         if config.health_check_port is not None:
             self.control.open_health(config.health_check_port, self._progress_at_unix)
@@ -172,9 +173,9 @@ class Agent:
         self.components.take_last_lines(self._is_cut)
         self._write_down()
         if self.exit.complaint:
-            self.telling.say(self.exit.complaint, "error")
+            self.agent_log.say(self.exit.complaint, "error")
         if self.exit.report is not None:
-            self.telling.report(self.exit.report)
+            self.agent_log.report(self.exit.report)
         return self.exit.code
 
     def _observe(self, *observations: Observation) -> None:
@@ -255,7 +256,7 @@ class Agent:
             case Record(event=event, life=life):
                 self._record(event, at_unix, life)
             case Say(text=text, level=level):
-                self.telling.say(text, level)
+                self.agent_log.say(text, level)
             case StartWorkers(assigned=assigned):
                 return self._start_workers(assigned)
             case SignalWorkers(local_ranks=local_ranks, signum=signum):
@@ -305,13 +306,13 @@ class Agent:
         if isinstance(event, RoundFormed):
             # Not the group's own: one step of it can end a life and begin the next, and what is recorded comes after.
             assigned = self.node.group.assigned
-            self.telling.begin_life(event.round, assigned.restart_count if assigned else 0)
-        self.telling.record(event, at_unix, life)
+            self.agent_log.begin_life(event.round, assigned.restart_count if assigned else 0)
+        self.agent_log.record(event, at_unix, life)
 
     def _write_down(self) -> None:
         """Write the record, once the first worker is on its way."""
         if self.settle_at == NEVER or self.workers.attempt is not None or self.exit is not None:
-            self.telling.write_down()
+            self.agent_log.write_down()
 
     def _record_start(self) -> None:
         config = self.config
@@ -331,7 +332,7 @@ class Agent:
             from holdfast.agent.networked import warnings  # which is loaded by now
 
             links = warnings(config, self.network, hosting=self.node.group.state.hosting)
-        self.telling.begin(started, (*self.workers.plan.warnings, *links))
+        self.agent_log.begin(started, (*self.workers.plan.warnings, *links))
 
     def close(self) -> None:
         """Leave nothing behind, however we got here."""
@@ -341,4 +342,4 @@ class Agent:
             self.store.close(self.node.will(self.host.now()))
         if self.network is not None:
             self.network.close()
-        self.telling.close()
+        self.agent_log.close()

@@ -44,7 +44,7 @@ class Components:
     def __init__(self, around: Surroundings) -> None:
         """UsageError: what an option asks for cannot be had."""
         self.around = around
-        config, host, telling, job_dir = around.config, around.host, around.telling, around.job_dir
+        config, host, agent_log, job_dir = around.config, around.host, around.agent_log, around.job_dir
         self.late: LateComponents | None = None  # None: the first workers have yet to run, and to have their time.
         self.round: tuple[Assigned, Sequence[Observation]] | None = None
         """The newest round, and what became of each of its workers. None: none was started."""
@@ -55,7 +55,7 @@ class Components:
         self.control = ControlHandler(
             around.node.group,
             host,
-            telling.name,
+            agent_log.name,
             socket_path=job_dir.socket_path,
             rendezvous=around.rendezvous,
             checking=self.checking,
@@ -64,17 +64,17 @@ class Components:
         )
         mileage = None
         if no_progress_cycles(config):
-            mileage = Mileage(config.ft.checkpoint_iteration_file, telling.recorder.aside, telling.degraded)
+            mileage = Mileage(config.ft.checkpoint_iteration_file, agent_log.recorder.io_thread, agent_log.degraded)
         replicas, self.log_receiver, upstream = self._made_with_links()
         plan = LogPlan.of(config, job_dir.path, job_dir.node)
         self.workers = Workers(config, host, plan, mileage=mileage, replicas=replicas, upstream=upstream)
         timer_file = config.timer_file or os.path.join(job_dir.path, f"watchdog-{job_dir.node}.fifo")
-        self.watchdog = open_watchdog(timer_file, host, os.environ, telling.degraded) if config.watchdog else None
+        self.watchdog = open_watchdog(timer_file, host, os.environ, agent_log.degraded) if config.watchdog else None
         self.parts: list[Part] = [
             self.workers,
             self.control,
-            Beginnings(host, telling.record),  # before the monitor: what it says of ranks follows their start
-            EndStacks(around.node.group, self.workers, telling.showed),
+            Beginnings(host, agent_log.record),  # before the monitor: what it says of ranks follows their start
+            EndStacks(around.node.group, self.workers, agent_log.showed),
             *(part for part in (replicas, self.log_receiver, self.watchdog) if part is not None),
             *wished_for(around, self.log_is_whole),
         ]
@@ -142,7 +142,7 @@ class Components:
             case LookAtWorkers():
                 self.late.stacks.begin(action, self.late.monitoring)
             case KeepStacks(reason=reason) if self.late.stacks.path:
-                self.around.telling.keep(self.late.stacks.kept(reason), at_unix, self.late.stacks.keeper(reason))
+                self.around.agent_log.keep(self.late.stacks.kept(reason), at_unix, self.late.stacks.keeper(reason))
         return seen
 
     def verdicts(self) -> list[Mapping[str, Any]]:
@@ -188,7 +188,7 @@ class Components:
         return self.faults
 
     def _made_with_links(self) -> tuple[Replicas | None, LogReceiver | None, Upstream | None]:
-        config, complain, network = self.around.config, self.around.telling.degraded, self.around.network
+        config, complain, network = self.around.config, self.around.agent_log.degraded, self.around.network
         if network is None:
             if config.stash_replicate:
                 complain("states are not replicated: the job has one node")

@@ -31,7 +31,7 @@ class LateComponents:
 
             self.parts.append(Supervised(around, control, secret=supervisor_secret, progress=self.progress))
         if config.ft.monitor != "off":
-            name, complain = around.telling.name, around.telling.degraded
+            name, complain = around.agent_log.name, around.agent_log.degraded
             self.monitoring = Monitoring(config, host, workers, node=name, perform=around.perform, complain=complain)
             self.parts.append(self.monitoring)
         if config.warm_spares != 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from holdfast.agent.node import Node
-from holdfast.agent.reporting.agent_log import Telling
+from holdfast.agent.reporting.agent_log import AgentLog
 from holdfast.core.config.config import RunConfig
 from holdfast.core.machine import Action
 from holdfast.core.value import Value
@@ -23,7 +23,7 @@ class Surroundings(Value):
 
     config: RunConfig
     host: Host
-    telling: Telling
+    agent_log: AgentLog
     node: Node
     network: Network | None  # None: a job of one node.
     job_dir: JobDir

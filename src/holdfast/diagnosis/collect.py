@@ -17,7 +17,7 @@ from holdfast.diagnosis.gather import gather, of_text
 from holdfast.diagnosis.logs.prefix import Speaker
 from holdfast.diagnosis.rule import Rules, load, own_files
 from holdfast.diagnosis.tables import CAUSE
-from holdfast.telemetry.record.io_thread import Aside
+from holdfast.telemetry.record.io_thread import IoThread
 from holdfast.telemetry.record.state_dir import incident_dir
 
 
@@ -101,5 +101,5 @@ def _rules() -> tuple[Rules, str]:
         except UsageError as error:
             said[:] = [error.what]
 
-    Aside().do(read)
+    IoThread().do(read)
     return found[0] if found else ours, "; ".join(said)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from holdfast.supervisor.notify.delivery_queue import Letter
+    from holdfast.supervisor.notify.delivery_queue import Notification
     from holdfast.telemetry.report.timeline import Life, Timeline
 
 EVERY_S = 60.0
@@ -67,9 +67,9 @@ class Otlp:
 
     # --- the supervisor's -----------------------------------------------------------------------------------------------
 
-    def deliver(self, letter: Letter) -> Answer:
+    def deliver(self, notification: Notification) -> Answer:
         """A deed that has ended, as one span. See `Receiver`."""
-        return self.send([self._deed(letter.deed)])
+        return self.send([self._deed(notification.deed)])
 
     def send(self, spans: Sequence[ReadableSpan]) -> Answer:
         """Export these spans, once."""

@@ -15,7 +15,7 @@ from holdfast.supervisor.fleet.machine import Fleet
 from holdfast.supervisor.fleet.messages import Said, Tell, Unlinked
 
 
-class Reception:
+class Connections:
     """The fleet, for a World with links."""
 
     def __init__(self, fleet: Fleet, *, named: bool = False) -> None:

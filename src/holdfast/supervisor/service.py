@@ -23,7 +23,7 @@ from holdfast.runtime.host import Host
 from holdfast.runtime.net.frames import Identity
 from holdfast.runtime.net.network import Network
 from holdfast.supervisor.child import Child
-from holdfast.supervisor.connections import Reception
+from holdfast.supervisor.connections import Connections
 from holdfast.supervisor.feed import SOCKET
 from holdfast.supervisor.fleet.machine import Fleet
 from holdfast.supervisor.fleet.messages import Asked, Call, Keep, Reply, Wish
@@ -68,7 +68,7 @@ class Service:
         self.calls = Calls(self.host, orchestrator)
         now, now_unix = self.host.now(), self.host.unix()
         self.fleet = Fleet(policy, generation=generation, lease_s=lease_s, now=now, now_unix=now_unix, kept=kept)
-        self.reception = Reception(self.fleet, named=named)
+        self.connections = Connections(self.fleet, named=named)
         self.held = Held(self.fleet.state)
         self.control: ControlSocket | None = None
         beside = (("the HTTP API", "web", web), ("who tells webhooks and OpenTelemetry", "notify", notify))
@@ -88,10 +88,10 @@ class Service:
 
     def run(self) -> None:
         """Until SIGTERM or SIGINT. LeadLost: somebody else may lead."""
-        self.perform(self.reception.begin(self.host.now()))
+        self.perform(self.connections.begin(self.host.now()))
         for child in self.children:
             child.start()
-        deadlines = [self.reception.deadline, self.network.deadline, self.held.deadline]
+        deadlines = [self.connections.deadline, self.network.deadline, self.held.deadline]
         deadlines += [child.deadline for child in self.children]
         while True:
             until = min(self._leads_until(), *(deadline() for deadline in deadlines))
@@ -99,7 +99,7 @@ class Service:
                 if isinstance(seen, Signalled):
                     return
                 self._show(seen)
-            if self.host.now() >= self.reception.deadline():
+            if self.host.now() >= self.connections.deadline():
                 self._show(Tick())
             self.held.due(self.host.now())
             for child in self.children:
@@ -112,7 +112,7 @@ class Service:
         return NEVER if left_s == NEVER else self.host.now() + left_s
 
     def _show(self, seen: Observation) -> None:
-        self.perform(self.reception.observe(seen, self.host.now()))
+        self.perform(self.connections.observe(seen, self.host.now()))
 
     def perform(self, actions: Iterable[Action]) -> None:
         """Carry out actions, in order; of those to be kept, all that follow one another at once."""
@@ -168,12 +168,12 @@ class Service:
                 request.reply({"generation": fleet.rules.generation, "nodes": nodes})
             case "why" if name in fleet.nodes:
                 shown = view.node(fleet.nodes[name], HISTORY)
-                request.reply({"node": shown, "deeds": fleet.ledger.about(node=name)[-DEEDS:]})
+                request.reply({"node": shown, "deeds": fleet.action_log.about(node=name)[-DEEDS:]})
             case "why":
-                deeds = fleet.ledger.about(job=name)[-DEEDS:]
+                deeds = fleet.action_log.about(job=name)[-DEEDS:]
                 request.reply({"node": None, "deeds": deeds, "job": name in fleet.jobs})
             case "deeds":
-                request.reply({"deeds": fleet.ledger.about(node=name, job=job)[-DEEDS:]})
+                request.reply({"deeds": fleet.action_log.about(node=name, job=job)[-DEEDS:]})
             case "drain" | "uncordon" | "inject" if name:
                 self._ask_fleet(request, name, job, reason)
             case "restart" | "stop" if job:

@@ -11,7 +11,7 @@ KEYS = {"nodes": "name", "jobs": "name", "deeds": "id"}
 """Table → the field that tells its rows apart."""
 
 
-class Picture:
+class Snapshot:
     """The fleet as of the last answer."""
 
     def __init__(self) -> None:

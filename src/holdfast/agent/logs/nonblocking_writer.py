@@ -4,7 +4,7 @@ A terminal that was stopped with Ctrl-S, or a pipe whose reader pauses, must not
 `Console.write` writes what goes at once and keeps the rest. Pieces end at a line's end and are at most `PIPE_BUF` long, which a
 pipe takes whole or not at all: lines are not torn, not even when several agents share one pipe.
 
-`Voice` is what the agent says itself. A reader that has gone (`2>&1 | head`), a full disk, a terminal that was closed or
+`Stderr` is what the agent says itself. A reader that has gone (`2>&1 | head`), a full disk, a terminal that was closed or
 stopped: none of them may end a job, hold it up, or change its exit code. What can never be written is dropped.
 """
 
@@ -23,9 +23,9 @@ PIECE = 4096  # Bytes per write: Linux's PIPE_BUF.
 
 RETRY_S = 0.1  # Seconds until a stderr that takes nothing is tried again.
 
-PATIENCE_S = 5.0  # How long `Voice.close` waits for a stderr that takes nothing.
+PATIENCE_S = 5.0  # How long `Stderr.close` waits for a stderr that takes nothing.
 
-KEPT_BYTES = 1 << 20  # What waits in a `Voice` at most; what is said after that is dropped.
+KEPT_BYTES = 1 << 20  # What waits in a `Stderr` at most; what is said after that is dropped.
 
 
 class Console:
@@ -97,7 +97,7 @@ def open_log(path: str) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
 
 
-class Voice:
+class Stderr:
     """Our own stderr, or another descriptor. Nothing here raises OSError, and only `close` waits."""
 
     def __init__(self, fd: int = 2, clock: Callable[[], float] = time.monotonic) -> None:
@@ -136,6 +136,6 @@ class Voice:
 
 def tell(text: str) -> None:
     """Say one thing, by a voice that is used once."""
-    voice = Voice()
-    voice.say(f"{text}\n")
-    voice.close()
+    stderr = Stderr()
+    stderr.say(f"{text}\n")
+    stderr.close()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from holdfast.agent.logs.tee import BLOCKED_S, STALL_S, Tee
 from holdfast.core.machine import NEVER, Observation
 from holdfast.runtime.host import Host
-from holdfast.telemetry.record.io_thread import Aside
+from holdfast.telemetry.record.io_thread import IoThread
 
 TURN_S = 0.02  # How long a turn is waited for that does not come to its end: it is one of many.
 
@@ -22,11 +22,11 @@ HURRY_S = 1.0  # Between two rounds, a console or a disk that is slow is waited 
 
 
 class Shown:
-    """Those of one round's workers. `aside`: the same for all rounds, so that none's lines come before an earlier one's."""
+    """Those of one round's workers. `io_thread`: the same for all rounds, so that none's lines come before an earlier one's."""
 
-    def __init__(self, host: Host, aside: Aside, follow: Callable[[], Tee | None]) -> None:
+    def __init__(self, host: Host, io_thread: IoThread, follow: Callable[[], Tee | None]) -> None:
         """`follow` opens the files."""
-        self.host, self.aside = host, aside
+        self.host, self.io_thread = host, io_thread
         self.look_at = NEVER  # When to call `due`.
         self._tees: list[Tee] = []
         """The one there is, once it has been opened. The thread's, as is the next, unless it has caught up."""
@@ -52,10 +52,10 @@ class Shown:
         self._listen(-1)
         stall_s, limit_s = (STALL_S, NEVER) if patient else (HURRY_S / 2, HURRY_S)
         self._wait(stall_s, cut)
-        if self.aside.caught_up():
+        if self.io_thread.caught_up():
             for tee in self._tees:
                 tee.drain(stall_s, limit_s, do=self._has_done, cut=lambda: bool(self._trouble) or cut())
-        if not self.aside.caught_up():
+        if not self.io_thread.caught_up():
             self._tell("their disk does not answer")
             self._do(self._drain)  # should it answer once more
         elif self._trouble:
@@ -65,14 +65,14 @@ class Shown:
     # --- the loop -------------------------------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        if self.aside.caught_up():
+        if self.io_thread.caught_up():
             self._do(self._pump)
         self._rest()
 
     def _rest(self) -> None:
         """Until there is something to show; until the thread has caught up, where it hangs."""
         self.look_at = NEVER
-        if not self.aside.caught_up():
+        if not self.io_thread.caught_up():
             self._listen(-1)
             self.look_at = self.host.now() + AGAIN_S
         elif self._trouble:
@@ -100,7 +100,7 @@ class Shown:
             self._has_told = True
             self.host.complain(f"not all of the ranks' output is shown; it is in their log files: {trouble}")
 
-    # --- aside ----------------------------------------------------------------------------------------------------------
+    # --- in the thread ----------------------------------------------------------------------------------------------------
 
     def _do(self, task: Callable[[], object]) -> None:
         def attempted() -> None:
@@ -109,17 +109,17 @@ class Shown:
             except OSError as error:
                 self._trouble = error.strerror or str(error)
 
-        self.aside.do(attempted, TURN_S)
+        self.io_thread.do(attempted, TURN_S)
 
     def _has_done(self, task: Callable[[], object]) -> bool:
         """Have it done, once what hangs is over; whether it is."""
-        if self.aside.caught_up(BLOCKED_S):
+        if self.io_thread.caught_up(BLOCKED_S):
             self._do(task)
-        return self.aside.caught_up()
+        return self.io_thread.caught_up()
 
     def _wait(self, patience_s: float, cut: Callable[[], bool]) -> None:
         until = self.host.now() + patience_s
-        while not self.aside.caught_up(BLOCKED_S) and self.host.now() < until and not cut():
+        while not self.io_thread.caught_up(BLOCKED_S) and self.host.now() < until and not cut():
             pass
 
     def _pump(self) -> None:

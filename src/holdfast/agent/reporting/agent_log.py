@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from holdfast.agent.logs.nonblocking_writer import Voice
+from holdfast.agent.logs.nonblocking_writer import Stderr
 from holdfast.agent.reporting import final_report
 from holdfast.agent.workers.flight_recorder import patience_s, record_of
 from holdfast.core.config.config import RunConfig
@@ -44,8 +44,8 @@ class Unkept:
         return not self.regrouped or not all(failure.innocent for failure in self.failures)
 
 
-class Telling:
-    """The voice and the record of one agent. Before `open` there is only the voice, and what is `degraded` waits."""
+class AgentLog:
+    """One agent's stderr and record. Before `open` there is only stderr, and what is `degraded` waits."""
 
     recorder: Recorder
     job_dir: JobDir
@@ -56,7 +56,7 @@ class Telling:
 
     def __init__(self, config: RunConfig, name: str) -> None:
         self.config, self.name = config, name
-        self.voice = Voice()
+        self.stderr = Stderr()
         self.early: list[str] | None = []  # What to complain of once there is a record; None: there is.
         self.incidents: list[Failure] = []
         self.evidence: list[Callable[[], None]] = []  # Not on disk yet: failures, and what puts the stacks there.
@@ -78,7 +78,8 @@ class Telling:
         has come, and for nothing else."""
         self.job_dir, self.host = job_dir, host
         self.listener, self.verdicts, self.regrouped = listener, verdicts, regrouped
-        self.recorder = Recorder(job_dir.events_path, job_dir.node, complain=lambda line: self.voice.say(f"holdfast: {line}\n"))
+        complain = lambda line: self.stderr.say(f"holdfast: {line}\n")
+        self.recorder = Recorder(job_dir.events_path, job_dir.node, complain=complain)
 
     def begin(self, first: Event, warnings: Iterable[str]) -> None:
         """The agent's first line, and what there is to complain of already; empty warnings are none."""
@@ -93,11 +94,11 @@ class Telling:
             # Names and reasons come from other nodes: none may move the cursor, or begin a line that looks like ours.
             first, *more = plain(text).split("\n")
             lines = [f"holdfast[{self.name}]: {first}", *(line if line.startswith("  ") else f"  {line}" for line in more)]
-            self.voice.say("\n".join(lines) + "\n")
+            self.stderr.say("\n".join(lines) + "\n")
 
     def line(self, text: str) -> None:
         """A line on stderr that the user has asked for, whatever the log level."""
-        self.voice.say(f"holdfast[{self.name}]: {text}\n")
+        self.stderr.say(f"holdfast[{self.name}]: {text}\n")
 
     def degraded(self, what: str) -> None:
         """Say and record that something cannot be had here."""
@@ -149,7 +150,7 @@ class Telling:
         if failures:
             keepers.append(lambda: keep_failures(self.job_dir.incident_path, failures))
         for keeper in keepers:
-            if trouble := self.recorder.aside.attempt(keeper):
+            if trouble := self.recorder.io_thread.attempt(keeper):
                 self.degraded(f"cannot keep what is known of a failure in {self.job_dir.path}/incidents: {trouble}")
 
     def _keep_the_rest(self) -> None:
@@ -177,13 +178,13 @@ class Telling:
     def report(self, report: JobReport) -> None:
         """The job's end, for people and for programs."""
         found = final_report.cause(report.failures)
-        if trouble := self.recorder.aside.attempt(lambda: final_report.keep(report, self.job_dir, found=found)):
+        if trouble := self.recorder.io_thread.attempt(lambda: final_report.keep(report, self.job_dir, found=found)):
             self.say(f"cannot write {self.job_dir.report_path}: {trouble}", "warning")
-        final_report.tell(report, self.config, self.voice.say, found=found)
+        final_report.tell(report, self.config, self.stderr.say, found=found)
         if self.unkept and report.outcome == Outcome.FAILED:
             self._keep_the_rest()
             self.write_down()
-        if not self.recorder.aside.is_late:
+        if not self.recorder.io_thread.is_late:
             final_report.make_room(self.config.state_dir)
 
     def close(self) -> None:
@@ -193,4 +194,4 @@ class Telling:
             self.write_down()
         self.recorder.close()
         self.job_dir.close()
-        self.voice.close()
+        self.stderr.close()

@@ -12,7 +12,7 @@ from holdfast.agent.workers.error_files import hand_on
 from holdfast.core.config.config import RunConfig
 from holdfast.core.job.failure import Failure
 from holdfast.core.job.report import JobReport, Outcome
-from holdfast.telemetry.record.io_thread import Aside
+from holdfast.telemetry.record.io_thread import IoThread
 from holdfast.telemetry.record.prune import KEEP_JOBS, prune
 from holdfast.telemetry.record.state_dir import JobDir, job_dirs, last_runs
 from holdfast.telemetry.report.failure_box import entrypoint_name, failure_box
@@ -57,7 +57,7 @@ def cause(failures: Sequence[Failure]) -> Finding | None:
 
         return diagnose(failures)
 
-    found = Aside().value(look, CAUSE_S)
+    found = IoThread().value(look, CAUSE_S)
     return found if found is not None and found.rule and found.confidence >= LIKELY else None
 
 

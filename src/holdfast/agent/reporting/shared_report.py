@@ -15,7 +15,7 @@ from holdfast.core.job.report import JobReport
 from holdfast.core.machine import NEVER, Observation
 from holdfast.core.wire.messages import Finish
 from holdfast.runtime.host import Host
-from holdfast.telemetry.record.io_thread import Aside
+from holdfast.telemetry.record.io_thread import IoThread
 from holdfast.telemetry.report.report_text import report_from_json
 
 TYPE_CHECKING = False
@@ -53,11 +53,16 @@ class EndWatch(Part):
     """Looks for the report while this node has no coordinator."""
 
     def __init__(
-        self, job_dir: JobDir, member: Callable[[], Member | None], host: Host, aside: Aside, say: Callable[[str, str], None]
+        self,
+        job_dir: JobDir,
+        member: Callable[[], Member | None],
+        host: Host,
+        io_thread: IoThread,
+        say: Callable[[str, str], None],
     ) -> None:
-        """`member`: this node's link to the coordinator. None: the coordinator is here. `aside` reads: the disk may hang."""
+        """`member`: this node's link to the coordinator. None: it is here. `io_thread` reads: the disk may hang."""
         self.end, self.joins = SharedEnd(job_dir.report_path, joins=job_dir.joins), job_dir.joins
-        self.member, self.host, self.aside, self.say = member, host, aside, say
+        self.member, self.host, self.io_thread, self.say = member, host, io_thread, say
         self.look_at = NEVER
 
     def deadline(self) -> float:
@@ -70,7 +75,7 @@ class EndWatch(Part):
             self.look_at = NEVER
         elif self.look_at == NEVER or now >= self.look_at:
             self.look_at = now + LOOK_S
-            if (report := self.aside.value(self.end.look)) is not None:
+            if (report := self.io_thread.value(self.end.look)) is not None:
                 self.say(f"the job has ended, as {self.end.path} tells", "warning")
                 return [Told(message=Finish(report=report))]
         return []

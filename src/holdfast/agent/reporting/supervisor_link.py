@@ -43,7 +43,7 @@ class Supervised(Part):
         """`secret`: the supervisor's. `progress`: what is known of a local rank's."""
         config, host = around.config, around.host
         self.config, self.outer, self.control, self.group = config, host, control, around.node.group
-        self.rendezvous, self.progress, self.say = around.rendezvous, progress, around.telling.say
+        self.rendezvous, self.progress, self.say = around.rendezvous, progress, around.agent_log.say
         self.inner = Host(host.complain)
         identity = Identity(FLEET, secret)
         shelter = shelter_of(config.tls_cert, config.tls_key, config.tls_ca)

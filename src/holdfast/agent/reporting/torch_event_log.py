@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.agent.component import Part
 from holdfast.agent.group.machine import Group
-from holdfast.agent.reporting.agent_log import Telling
+from holdfast.agent.reporting.agent_log import AgentLog
 from holdfast.agent.workers.launch import program_name
 from holdfast.core.config.config import RunConfig
 from holdfast.core.job.events import Event
@@ -14,10 +14,10 @@ from holdfast.telemetry.report.torch_events import TorchEvents
 class TorchEventLog(Part):
     """Those of one agent."""
 
-    def __init__(self, config: RunConfig, telling: Telling, group: Group) -> None:
-        self.events = TorchEvents(config, telling.name, program_name(config))
-        self.telling, self.group = telling, group
+    def __init__(self, config: RunConfig, agent_log: AgentLog, group: Group) -> None:
+        self.events = TorchEvents(config, agent_log.name, program_name(config))
+        self.agent_log, self.group = agent_log, group
 
     def recorded(self, event: Event, at_unix: float) -> None:
         for line in self.events.heard(event, at_unix, self.group.assigned):
-            self.telling.voice.say(f"{line}\n")
+            self.agent_log.stderr.say(f"{line}\n")

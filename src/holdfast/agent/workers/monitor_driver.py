@@ -39,7 +39,7 @@ from holdfast.monitor.messages import (
 from holdfast.runtime.hardware import nvidia
 from holdfast.runtime.host import Host
 from holdfast.runtime.process import process
-from holdfast.telemetry.record.io_thread import Aside
+from holdfast.telemetry.record.io_thread import IoThread
 
 SOON_S, LATEST_S = 10.0, 300.0
 """A monitor that fails is made anew at once. If that one fails within SOON_S, the next waits for so long, then twice as long,
@@ -88,7 +88,7 @@ class Monitoring(Part):
         self.ranks: dict[int, Watched] = {}  # By local rank.
         self.job_s: Mapping[str, float] = {}
         self.monitor = self._anew()
-        self.reader = Aside()  # Reads their logs.
+        self.reader = IoThread()  # Reads their logs.
         self.gpus: list[bool | None] = []  # The answer to the question for the GPUs, once it is there; put there by a thread.
         self.gpus_at = self.gpus_until = NEVER  # When to look for it, and for how long; NEVER: nobody has been asked.
         self.known_s: Mapping[str, float] = {}

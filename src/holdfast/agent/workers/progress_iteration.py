@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from holdfast.agent.group.messages import Reached
 from holdfast.core.processes import ProcessGone
-from holdfast.telemetry.record.io_thread import Aside
+from holdfast.telemetry.record.io_thread import IoThread
 
 MOST_BYTES = 1000  # Of a file that holds one number.
 
@@ -18,9 +18,9 @@ MOST_BYTES = 1000  # Of a file that holds one number.
 class Mileage:
     """What is known of it here."""
 
-    def __init__(self, path: str | None, aside: Aside, complain: Callable[[str], None]) -> None:
+    def __init__(self, path: str | None, io_thread: IoThread, complain: Callable[[str], None]) -> None:
         self.path = path  # The file with the iteration of the last checkpoint. None: the ranks' steps are what counts.
-        self.aside = aside
+        self.io_thread = io_thread
         self.complain = complain
         self.began = False  # The file has been looked for once: a new job has none yet, and that is no trouble.
         self.trouble = ""  # What was told last of a file that could not be read.
@@ -49,7 +49,7 @@ class Mileage:
         return Reached(reached=self.driven)
 
     def _read(self, path: str) -> int | None:
-        """Aside: the file is where checkpoints are, on a file server that may hang."""
+        """IoThread: the file is where checkpoints are, on a file server that may hang."""
         found: list[int] = []
 
         def look() -> None:
@@ -60,7 +60,7 @@ class Mileage:
             except ValueError:
                 raise OSError(0, f"it holds no whole number: {text[:40]!r}") from None
 
-        trouble = self.aside.attempt(look) or "no answer"
+        trouble = self.io_thread.attempt(look) or "no answer"
         if self.began and not found and trouble != self.trouble:
             self.complain(f"how far the job is cannot be read from {path}: {trouble}; restarts are not judged by it meanwhile")
         self.began, self.trouble = True, "" if found or not self.began else trouble

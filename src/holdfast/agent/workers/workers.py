@@ -43,7 +43,7 @@ from holdfast.runtime.host import Host
 from holdfast.runtime.net.ports import hold_port
 from holdfast.runtime.shm import pages as shm
 from holdfast.runtime.shm.stash import held
-from holdfast.telemetry.record.io_thread import Aside
+from holdfast.telemetry.record.io_thread import IoThread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Workers(Part):
         self.attempt: AttemptLogs | None = None
         self.shown: Shown | None = None  # None: nothing of it is shown.
         self.disk_is_local = False  # Whether their logs, and what they leave when they fail, lie on a disk of this host.
-        self.shower, self.reader = Aside(), Aside()
+        self.shower, self.reader = IoThread(), IoThread()
         """Threads that read the logs, whose disk may hang: to show them, and to find out why a rank failed."""
         self.settled = False  # What was put off for the sake of the first workers is done.
         self.unfollowed: Assigned | None = None  # The round of workers that run unfollowed so far.

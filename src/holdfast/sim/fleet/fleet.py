@@ -162,7 +162,7 @@ class FleetWorld(Scene):
     def check_at_rest(self) -> list[str]:
         """What is wrong, when nothing has happened for a long while."""
         wrong = list(self.wrong)
-        if self.supervisor is None or self.supervisor.reception is None:
+        if self.supervisor is None or self.supervisor.connections is None:
             return [*wrong, "no supervisor leads"]
         wrong += [f"the swap of {swap.node} is not over ({swap.step})" for swap in self.swaps]
         wrong += [f"it is not known what came of {deed}" for deed in self.deeds() if not deed.outcome]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from holdfast.core.machine import NEVER, Action, Say, Tick
 from holdfast.sim.fleet.hosts import Process, Scene
 from holdfast.sim.world import EPOCH, Clock
-from holdfast.supervisor.connections import Reception
+from holdfast.supervisor.connections import Connections
 from holdfast.supervisor.fleet.machine import Fleet
 from holdfast.supervisor.fleet.messages import Call, Keep
 from holdfast.supervisor.fleet.policies.default import Default
@@ -98,7 +98,7 @@ class SimSupervisor(Process):
         self.store, self.end, self.call = store, end, call
         self.is_alone = len(world.endpoints) == 1
         self.leads_until = 0.0  # As it reckons itself, in true time.
-        self.reception: Reception | None = None  # None: it stands by.
+        self.connections: Connections | None = None  # None: it stands by.
         self.pending: deque[Action] = deque()
         self.batch: list[Keep] = []
         self.begins = False  # It takes the lead: it is not killed in that.
@@ -111,7 +111,7 @@ class SimSupervisor(Process):
     def _look(self) -> None:
         """Try to lead; else, later."""
         store, timeline = self.store, self.world.timeline
-        if not self.alive or self.reception is not None:
+        if not self.alive or self.connections is not None:
             return
         if self.paused or not store.seek(self, timeline.now):
             timeline.after(LOOK_S * self.world.rng.uniform(0.5, 1.0), self._look)
@@ -121,10 +121,10 @@ class SimSupervisor(Process):
         fleet = Fleet(
             Default(), generation=store.generation, lease_s=LEASE_S, now=now, now_unix=at_unix, kept=store.kept()
         )
-        self.reception = Reception(fleet)
+        self.connections = Connections(fleet)
         self.links.listen(self.place)
         self.begins = True
-        self.carry_out(self.reception.begin(now))
+        self.carry_out(self.connections.begin(now))
         self.begins = False
         self.soon()
 
@@ -135,7 +135,7 @@ class SimSupervisor(Process):
             self.world.timeline.after(TTL_S / 4, self._renew)
 
     def _renew(self) -> None:
-        if not self.alive or self.reception is None:
+        if not self.alive or self.connections is None:
             return
         if not self.paused and self.store.renew(self, self.world.timeline.now):
             self._leads_for_now()
@@ -153,15 +153,15 @@ class SimSupervisor(Process):
     # --- its loop -------------------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
-        if not self.alive or self.paused or self.reception is None or not self._leads():
+        if not self.alive or self.paused or self.connections is None or not self._leads():
             return
         self._go()
         for seen in self.host.wait(0.0):
             if self.alive:
-                self.carry_out(self.reception.observe(seen, self.host.now()))
-        while self.alive and not self.paused and self.host.now() >= self.reception.deadline():
-            self.carry_out(self.reception.observe(Tick(), self.host.now()))
-        self.wake_at(self.reception.deadline())
+                self.carry_out(self.connections.observe(seen, self.host.now()))
+        while self.alive and not self.paused and self.host.now() >= self.connections.deadline():
+            self.carry_out(self.connections.observe(Tick(), self.host.now()))
+        self.wake_at(self.connections.deadline())
 
     def pause(self, seconds: float) -> None:
         """It is stopped for a while: what goes on is its lease."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from holdfast.agent.control.control_client import ask
 from holdfast.agent.control.control_socket import ControlSocket, Request
-from holdfast.agent.logs.nonblocking_writer import Voice
+from holdfast.agent.logs.nonblocking_writer import Stderr
 from holdfast.core.config.grammar import shown_endpoint
 from holdfast.core.errors import HoldfastError, ProtocolError
 from holdfast.core.machine import Action, Observation, Say, Signalled, Tick
@@ -41,7 +41,7 @@ from holdfast.supervisor.daemon.host_table import (
 from holdfast.supervisor.daemon.host_uplink import HostUplink, Supervisor
 from holdfast.supervisor.daemon.journal import Journal
 from holdfast.telemetry.record import locks
-from holdfast.telemetry.record.io_thread import Aside
+from holdfast.telemetry.record.io_thread import IoThread
 from holdfast.telemetry.record.state_dir import daemon_socket, job_dirs, make_home, running_nodes
 from holdfast.telemetry.report.safe_text import plain
 
@@ -72,7 +72,7 @@ class Daemon:
         except OSError as error:
             raise HoldfastError(f"cannot keep a table in {home}: {error.strerror}", hint=FOLDER_HINT) from error
         self.table = HostTable.of(self.journal.rows, silence_s, self.host.now())
-        self.voice, self.aside = Voice(), Aside()
+        self.stderr, self.io_thread = Stderr(), IoThread()
         self.trouble = ""
         """Why the table could not be kept last."""
         self._lock = _thread.allocate_lock()
@@ -106,7 +106,7 @@ class Daemon:
             if self.uplink is not None:
                 self.uplink.due()
             with self._lock:
-                self.voice.due()
+                self.stderr.due()
 
     def close(self) -> None:
         """Take no more calls, and leave the table on disk."""
@@ -114,9 +114,9 @@ class Daemon:
         if self.uplink is not None:
             self.uplink.close()
         self.control.close()
-        if self.aside.close():
+        if self.io_thread.close():
             self.journal.close()
-        self.voice.close()
+        self.stderr.close()
         self.host.close()
         os.close(self._lock_fd)
 
@@ -125,7 +125,7 @@ class Daemon:
             self._say(text)
 
     def _say(self, text: str) -> None:
-        self.voice.say(f"holdfast daemon: {plain(text)}\n")
+        self.stderr.say(f"holdfast daemon: {plain(text)}\n")
 
     def _hear(self, peer: str, method: str, message: Message) -> None:
         self.see(RpcHeard(peer=peer, method=method, message=message, at_unix=self.host.unix()))
@@ -150,7 +150,7 @@ class Daemon:
         for action in actions:
             match action:
                 case Keep(key=key, row=row):
-                    trouble = self.aside.attempt(lambda key=key, row=row: self.journal.keep(key, row))  # type: ignore[misc]
+                    trouble = self.io_thread.attempt(lambda key=key, row=row: self.journal.keep(key, row))  # type: ignore[misc]
                     if trouble and trouble != self.trouble:
                         self._say(f"the table cannot be kept on disk: {trouble}")
                     self.trouble = trouble
@@ -160,7 +160,7 @@ class Daemon:
     def _until(self) -> float:
         """At most the time of silence from now: a worker that another thread hears meanwhile may be silent after that."""
         with self._lock:
-            due = min(self.host.now() + self.table.silence_s, self.table.deadline(), self.voice.deadline())
+            due = min(self.host.now() + self.table.silence_s, self.table.deadline(), self.stderr.deadline())
         return due if self.uplink is None else min(due, self.uplink.deadline())
 
     def _asked(self, events: int) -> list[Observation]:

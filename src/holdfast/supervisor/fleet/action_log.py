@@ -24,7 +24,7 @@ class Result(StrEnum):
     """The supervisor was restarted meanwhile."""
 
 
-class Ledger:
+class ActionLog:
     """All deeds that are remembered, the oldest first."""
 
     def __init__(self, generation: int, kept: Iterable[Deed] = ()) -> None:

@@ -65,7 +65,7 @@ def consider(fleet: FleetState, case: Case, now: float) -> list[Action]:
     node = fleet.nodes[case.node]
     if fleet.swap_of(case.node) is not None or (node.standing == NodeState.UNFIT and node.by != HeldBy.ITSELF):
         return []
-    before = fleet.ledger.about(node=case.node, job=case.job)
+    before = fleet.action_log.about(node=case.node, job=case.job)
     return decided(fleet, case, fleet.rules.policy.decide(case, before, fleet.unix(now)), now)
 
 
@@ -73,13 +73,13 @@ def decided(fleet: FleetState, case: Case, choice: Choice, now: float) -> list[A
     """Store what the policy or an operator decided, and do it."""
     deed = new_deed(fleet, case, choice, now)
     said = Say(text=f"{case.node or case.job}: {choice.act}: {choice.reason}", level="warning")
-    return [*fleet.ledger.write(deed), said, *_do(fleet, deed, case, choice, now)]
+    return [*fleet.action_log.write(deed), said, *_do(fleet, deed, case, choice, now)]
 
 
 def new_deed(fleet: FleetState, case: Case, choice: Choice, now: float) -> Deed:
     """The record of a decision, yet to be written."""
     return Deed(
-        id=fleet.ledger.fresh_id(),
+        id=fleet.action_log.fresh_id(),
         at_unix=fleet.unix(now),
         node=case.node,
         job=case.job,
@@ -125,12 +125,12 @@ def _leave_to_agents(fleet: FleetState, deed: Deed, case: Case, round: int, now:
     """The job's own agents restart the ranks. They may have done so: another node's news of the next round can be faster."""
     until = now + fleet.rules.policy.patience_s(case)
     fleet.open_deeds[deed.id] = OpenDeed(case=case, round=round, until=until, act_at=NEVER)
-    return fleet.ledger.note(deed.id, "left to the job's own agents") + job_reported(fleet, fleet.jobs[case.job], now)
+    return fleet.action_log.note(deed.id, "left to the job's own agents") + job_reported(fleet, fleet.jobs[case.job], now)
 
 
 def _give_order(fleet: FleetState, id: str, now: float) -> list[Action]:
     waits = fleet.open_deeds[id] = replace(fleet.open_deeds[id], act_at=NEVER)
-    deed, job = fleet.ledger.deeds[id], fleet.jobs[waits.case.job]
+    deed, job = fleet.action_log.deeds[id], fleet.jobs[waits.case.job]
     verb = Verb.STOP if deed.act == Act.STOP else Verb.RESTART
     if job.round > waits.round and verb == Verb.RESTART:
         return _close(fleet, id, f"round {job.round} runs already", now)
@@ -160,10 +160,10 @@ def job_reported(fleet: FleetState, job: FleetJob, now: float) -> list[Action]:
 
 def answered(fleet: FleetState, id: str, verb: str, ok: bool, text: str, now: float) -> list[Action]:
     """An order or a call for a deed was answered."""
-    actions = fleet.ledger.note(id, f"{verb}: {text}")
+    actions = fleet.action_log.note(id, f"{verb}: {text}")
     if not ok and id in fleet.open_deeds:
         return actions + failed(fleet, id, text, now)
-    if id in fleet.ledger.deeds and id not in fleet.open_deeds:
+    if id in fleet.action_log.deeds and id not in fleet.open_deeds:
         actions += fleet.close(id, text, now)
     return actions
 
@@ -182,7 +182,7 @@ def due(fleet: FleetState, now: float) -> list[Action]:
 
 def failed(fleet: FleetState, id: str, text: str, now: float) -> list[Action]:
     """An act has not helped: ask the policy for the next one. What an operator ordered is left at that."""
-    waits, deed = fleet.open_deeds.pop(id, None), fleet.ledger.deeds[id]
+    waits, deed = fleet.open_deeds.pop(id, None), fleet.action_log.deeds[id]
     actions = fleet.close(id, f"in vain: {text}", now)
     if deed.trouble == TroubleKind.OPERATOR:
         return actions

@@ -28,7 +28,7 @@ class Fleet:
     def begin(self, now: float) -> list[Action]:
         """Go on with what an earlier life had begun."""
         fleet, actions = self.state, list[Action]()
-        for deed in list(fleet.ledger.deeds.values()):
+        for deed in list(fleet.action_log.deeds.values()):
             if not deed.outcome and deed.id not in fleet.open_swaps:
                 actions += fleet.close(deed.id, "not known: the supervisor was restarted meanwhile", now)
         for id in list(fleet.open_swaps):

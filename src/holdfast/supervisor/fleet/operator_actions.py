@@ -54,7 +54,7 @@ def _uncordon(fleet: FleetState, asked: Asked, now: float) -> list[Action]:
     case = Case(trouble=TroubleKind.OPERATOR, node=name, job="", what=reason)
     deed = deeds.new_deed(fleet, case, Choice(act=Act.UNCORDON, reason="an operator wants it"), now)
     own = node.reason
-    actions = [*fleet.ledger.write(deed), *fleet.keep(node, now, "" if own else reason)]
+    actions = [*fleet.action_log.write(deed), *fleet.keep(node, now, "" if own else reason)]
     actions += fleet.call(deed.id, CallVerb.UNCORDON, name, reason, now)
     for index, job in enumerate(fleet.jobs.values()):
         if speaker := next(filter(fleet.is_linked, job.speakers(but="")), ""):
@@ -73,7 +73,7 @@ def _order_job(fleet: FleetState, asked: Asked, act: Act, now: float) -> list[Ac
     if not any(map(fleet.is_linked, job.reports)):
         ended = f"it {job.outcome}" if job.outcome else "it has ended, or cannot reach the supervisor"
         return _refuse(asked.ask, f"no agent of job {name} is heard: {ended}")
-    if any(one.case.job == name and fleet.ledger.deeds[id].act == act for id, one in fleet.open_deeds.items()):
+    if any(one.case.job == name and fleet.action_log.deeds[id].act == act for id, one in fleet.open_deeds.items()):
         return _refuse(asked.ask, f"job {name}: an operator has asked for a {act} already, and it is not over")
     case = Case(trouble=TroubleKind.OPERATOR, node="", job=name, what="an operator asked for it")
     actions = deeds.decided(fleet, case, Choice(act=act, reason=asked.reason), now)
@@ -99,7 +99,7 @@ def _inject(fleet: FleetState, asked: Asked, now: float) -> list[Action]:
     deed = deeds.new_deed(fleet, case, choice, now)
     fleet.asked[deed.id] = asked.ask
     order = fleet.order(f"{deed.id}.inject", Verb.INJECT, deed.seen, target=name)
-    return [*fleet.ledger.write(deed), *fleet.send(reporter, replace(order, injection=asked.injection), now)]
+    return [*fleet.action_log.write(deed), *fleet.send(reporter, replace(order, injection=asked.injection), now)]
 
 
 def injected(fleet: FleetState, id: str, ok: bool, text: str, now: float) -> list[Action]:

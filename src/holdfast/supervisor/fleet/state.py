@@ -9,7 +9,7 @@ from holdfast.core.machine import NEVER, Action
 from holdfast.core.value import Value, replace
 from holdfast.core.wire.fleet import Deed, Heed, JobKept, NodeKept, NodeState, Order, Swap, Trouble, Verb
 from holdfast.supervisor.change_log import Changes
-from holdfast.supervisor.fleet.action_log import Ledger
+from holdfast.supervisor.fleet.action_log import ActionLog
 from holdfast.supervisor.fleet.job import FleetJob
 from holdfast.supervisor.fleet.messages import Call, CallVerb, Keep, Tell
 from holdfast.supervisor.fleet.node import FleetNode
@@ -112,7 +112,7 @@ class FleetState:
         self.leases = Leases()
         self.missing: dict[str, Missing] = {}
         """By node."""
-        self.ledger = Ledger(rules.generation, kept.deeds)
+        self.action_log = ActionLog(rules.generation, kept.deeds)
         self.open_deeds: dict[str, OpenDeed] = {}
         """By the deed's id."""
         self.open_swaps = {swap.id: open_swap(swap, now) for swap in kept.swaps}
@@ -220,7 +220,7 @@ class FleetState:
 
     def close(self, id: str, outcome: str, now: float) -> list[Action]:
         """Record a deed's outcome. The first one stands."""
-        return self.ledger.close(id, outcome, self.unix(now))
+        return self.action_log.close(id, outcome, self.unix(now))
 
 
 TAKEOVER_S = 300.0

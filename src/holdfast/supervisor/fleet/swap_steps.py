@@ -59,7 +59,7 @@ def answered(fleet: FleetState, id: str, verb: str, ok: bool, text: str, now: fl
         case SwapStep.EXCLUDE, False:
             return _refused(fleet, swap, text, now)
         case _:  # an orchestrator that fails does not keep the job waiting: the record says what it answered
-            return fleet.ledger.note(id, f"{verb}: {text}") + _go_on(fleet, swap, now)
+            return fleet.action_log.note(id, f"{verb}: {text}") + _go_on(fleet, swap, now)
 
 
 def unanswered(fleet: FleetState, id: str, verb: str, now: float) -> list[Action]:
@@ -70,9 +70,9 @@ def unanswered(fleet: FleetState, id: str, verb: str, now: float) -> list[Action
             return []
         case SwapStep.EXCLUDE:
             last = fleet.reporters.get(under_way.tried[-1], under_way.tried[-1])
-            return fleet.ledger.note(id, f"exclude: {last} has not answered") + advance(fleet, id, now)
+            return fleet.action_log.note(id, f"exclude: {last} has not answered") + advance(fleet, id, now)
         case _:
-            noted = fleet.ledger.note(id, f"{verb}: the orchestrator has not answered")
+            noted = fleet.action_log.note(id, f"{verb}: the orchestrator has not answered")
             return noted + _go_on(fleet, under_way.swap, now)
 
 
@@ -110,7 +110,7 @@ def _exclude(fleet: FleetState, under_way: OpenSwap, now: float) -> list[Action]
         return _go_on(fleet, swap, now)
     if job is not None and job.is_watched:
         why = "exclude: its launcher takes no orders from us; the orchestrator is told"
-        return fleet.ledger.note(swap.id, why) + _go_on(fleet, swap, now)
+        return fleet.action_log.note(swap.id, why) + _go_on(fleet, swap, now)
     left = (one for one in (job.speakers(but=swap.node) if job else ()) if one not in under_way.tried)
     if speaker := next(filter(fleet.is_linked, left), ""):
         fleet.open_swaps[swap.id] = replace(under_way, tried=(*under_way.tried, speaker))

@@ -33,7 +33,7 @@ class Phase(StrEnum):
     ENDED = "ended"
 
 
-class Letter(Value):
+class Notification(Value):
     """One message."""
 
     id: str
@@ -42,7 +42,7 @@ class Letter(Value):
     deed: Mapping[str, Any]
 
 
-class Outbox:
+class DeliveryQueue:
     """See the module's text."""
 
     def __init__(self, told: Mapping[str, str] | None, began_unix: float, phases: Sequence[Phase] = tuple(Phase)) -> None:
@@ -51,7 +51,7 @@ class Outbox:
         """Deed → the last phase of it that has been told."""
         self.since_unix = began_unix if told is None else 0.0
         self.phases = phases
-        self.letters: dict[str, Letter] = {}
+        self.notifications: dict[str, Notification] = {}
         """Those that wait, the oldest first."""
         self.tries, self.try_at = 0, 0.0
         self.dropped = 0
@@ -62,27 +62,27 @@ class Outbox:
             if deed.get("act") in (None, Act.NONE):
                 continue
             phase = Phase.ENDED if deed.get("outcome") else Phase.BEGUN
-            letter = Letter(id=f"{deed.get('id')}.{phase}", phase=phase, deed=deed)
+            notification = Notification(id=f"{deed.get('id')}.{phase}", phase=phase, deed=deed)
             at_unix = max(float(deed.get(field) or 0.0) for field in ("at_unix", "ended_at_unix"))
             if at_unix < self.since_unix:
                 self.told.setdefault(str(deed.get("id")), phase)  # so that the next life does not tell it either
             elif phase in self.phases and self.told.get(str(deed.get("id"))) not in (phase, Phase.ENDED):
-                self.letters.setdefault(letter.id, letter)
-        for old in list(self.letters)[: max(0, len(self.letters) - WAITING)]:
-            del self.letters[old]
+                self.notifications.setdefault(notification.id, notification)
+        for old in list(self.notifications)[: max(0, len(self.notifications) - WAITING)]:
+            del self.notifications[old]
             self.dropped += 1
 
-    def due(self, now: float) -> Letter | None:
-        return next(iter(self.letters.values()), None) if now >= self.try_at else None
+    def due(self, now: float) -> Notification | None:
+        return next(iter(self.notifications.values()), None) if now >= self.try_at else None
 
     def deadline(self) -> float:
         """When something is due; NEVER: nothing waits."""
-        return self.try_at if self.letters else NEVER
+        return self.try_at if self.notifications else NEVER
 
-    def taken(self, letter: Letter) -> None:
+    def taken(self, notification: Notification) -> None:
         """It has been sent, or never will be."""
-        self.letters.pop(letter.id, None)
-        self.told[str(letter.deed.get("id"))] = letter.phase
+        self.notifications.pop(notification.id, None)
+        self.told[str(notification.deed.get("id"))] = notification.phase
         self.tries, self.try_at = 0, 0.0
 
     def failed(self, now: float, wait_s: float = 0.0) -> float:

@@ -1,6 +1,6 @@
 """Who is told what the supervisor does? Webhooks and an OTLP receiver, by a process of its own that only listens.
 
-    supervisor ──its socket──▶ Feed ──▶ a Courier for each receiver, each with a thread and an Outbox
+    supervisor ──its socket──▶ Feed ──▶ a WebhookSender for each receiver, each with a thread and a DeliveryQueue
 
 So nothing that a receiver does, and no mistake of ours here, reaches the supervisor's loop. Where no supervisor answers, it is
 asked again; what it did meanwhile is told then.
@@ -21,7 +21,7 @@ from holdfast.core.errors import HoldfastError, ProtocolError, UsageError
 from holdfast.supervisor.feed import Feed
 from holdfast.supervisor.notify.delivery_queue import Phase
 from holdfast.supervisor.notify.webhook import Webhook, http_parts
-from holdfast.supervisor.notify.webhook_sender import Courier
+from holdfast.supervisor.notify.webhook_sender import WebhookSender
 
 WAIT_S = 30.0
 """How long a question waits for news."""
@@ -44,13 +44,13 @@ class Notify:
             os.makedirs(kept, 0o700, exist_ok=True)
         except OSError as error:
             raise UsageError(f"--state: {kept} cannot be used: {error.strerror}") from error
-        self.couriers = [Courier(one, os.path.join(kept, _file(one.url)), say, now_unix) for one in receivers]
+        self.senders = [WebhookSender(one, os.path.join(kept, _file(one.url)), say, now_unix) for one in receivers]
         if self.otlp is not None:
             path = os.path.join(kept, _file(f"otlp {otlp}"))
-            self.couriers.append(Courier(self.otlp, path, say, now_unix, (Phase.ENDED,)))
+            self.senders.append(WebhookSender(self.otlp, path, say, now_unix, (Phase.ENDED,)))
 
     def run(self) -> None:
-        for one in (*self.couriers, *([self.otlp] if self.otlp is not None else [])):
+        for one in (*self.senders, *([self.otlp] if self.otlp is not None else [])):
             one.start()
         said, never = "", threading.Event()
         while True:
@@ -65,7 +65,7 @@ class Notify:
             said, fleet = "", self.feed.fleet
             if self.otlp is not None:
                 self.otlp.hear(fleet, news.get("jobs") or ())
-            for one in self.couriers:
+            for one in self.senders:
                 one.hear(news.get("deeds") or (), fleet.get("deeds") or ())
 
 

@@ -16,7 +16,7 @@ from urllib.parse import SplitResult, urlsplit
 from holdfast import __version__
 from holdfast.core.errors import UsageError
 from holdfast.core.value import Value
-from holdfast.supervisor.notify.delivery_queue import Letter, Phase
+from holdfast.supervisor.notify.delivery_queue import Notification, Phase
 from holdfast.telemetry.report.safe_text import one_line
 
 TRY_S = 10.0
@@ -56,9 +56,9 @@ class Webhook:
         self.name = f"{parts.scheme}://{parts.hostname}/…"
         """For people. Who knows the rest of a Slack URL may post there."""
 
-    def deliver(self, letter: Letter) -> Answer:
+    def deliver(self, notification: Notification) -> Answer:
         try:
-            status, wait_s = self._post(body(letter, self.source, self.unix()), letter.id)
+            status, wait_s = self._post(body(notification, self.source, self.unix()), notification.id)
         except TimeoutError:
             return Answer(taken=False, text=f"no answer within {TRY_S:g} s")
         except Exception as error:  # however broken a server's answer is: one attempt has failed
@@ -112,13 +112,13 @@ def _limited(link: HTTPConnection) -> Iterator[None]:
         link.close()
 
 
-def body(letter: Letter, source: str, sent_at_unix: float) -> bytes:
+def body(notification: Notification, source: str, sent_at_unix: float) -> bytes:
     """What is posted: the deed, and a sentence of it."""
-    deed = letter.deed
+    deed = notification.deed
     told = {
-        "id": letter.id,
-        "phase": letter.phase,
-        "text": sentence(letter, source),
+        "id": notification.id,
+        "phase": notification.phase,
+        "text": sentence(notification, source),
         "source": source,
         "sent_at_unix": sent_at_unix,
         "deed": str(deed.get("id")),
@@ -127,11 +127,11 @@ def body(letter: Letter, source: str, sent_at_unix: float) -> bytes:
     return json.dumps(told | {field: deed.get(field) for field in FIELDS}).encode()
 
 
-def sentence(letter: Letter, source: str) -> str:
+def sentence(notification: Notification, source: str) -> str:
     """For a chat. What came from a reporter can neither call people nor hide a link: `<` and `&` are as Slack wants them."""
-    deed: Mapping[str, Any] = letter.deed
+    deed: Mapping[str, Any] = notification.deed
     job = f" (job {deed['job']})" if deed.get("job") else ""
     what = f"{deed.get('act')} {deed.get('node')}{job}: "
-    what += f"{deed.get('outcome')}" if letter.phase == Phase.ENDED else f"{deed.get('reason')}; seen: {deed.get('seen')}"
+    what += f"{deed.get('outcome')}" if notification.phase == Phase.ENDED else f"{deed.get('reason')}; seen: {deed.get('seen')}"
     line = one_line(f"{source}: {what}", TEXT)
     return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

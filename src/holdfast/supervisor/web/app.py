@@ -141,7 +141,7 @@ class Api:
         deeds = (await self.mirror.ask({"ask": "deeds", "job": name}))["deeds"]
         told: dict[str, Any] | None = await self._read(name, _told_of)
         rest = told or {"rounds": [], "goodput": None, "incidents": []}
-        return JSONResponse({**self.mirror.picture.tables["jobs"][name], "deeds": deeds, **rest})
+        return JSONResponse({**self.mirror.snapshot.tables["jobs"][name], "deeds": deeds, **rest})
 
     async def incident(self, request: Request) -> Response:
         id = request.path_params["id"]
@@ -186,7 +186,7 @@ class Api:
         """The name in the path, which must be one that is known."""
         await self.mirror.fresh()
         name = str(request.path_params["node" if table == "nodes" else "job"])
-        if name not in self.mirror.picture.tables[table]:
+        if name not in self.mirror.snapshot.tables[table]:
             raise Refused(404, f"no {table[:-1]} of that name is known", hint=f"/api/fleet lists all {table}")
         return name
 

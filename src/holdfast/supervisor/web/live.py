@@ -16,7 +16,7 @@ from typing import Any
 from holdfast.agent.control.control_client import MAX_REPLY, Reachable
 from holdfast.core.value import to_plain
 from holdfast.supervisor.change_log import Changes
-from holdfast.supervisor.snapshot import Picture
+from holdfast.supervisor.snapshot import Snapshot
 from holdfast.supervisor.web.auth import Refused
 from holdfast.supervisor.web.view import Beat
 
@@ -35,7 +35,7 @@ class Mirror:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.picture, self.changes = Picture(), Changes()
+        self.snapshot, self.changes = Snapshot(), Changes()
         self.wholes = 0
         """How often all was told, as by each life of the supervisor."""
         self.is_heard = False
@@ -96,7 +96,7 @@ class Mirror:
     @property
     def version(self) -> int:
         """Of what is known. 0: nothing is."""
-        return self.changes.version if self.picture.head else 0
+        return self.changes.version if self.snapshot.head else 0
 
     def _take(self, answer: dict[str, Any]) -> None:
         version = int(answer["version"])
@@ -104,24 +104,24 @@ class Mirror:
             self.wholes, self.changes = self.wholes + 1, Changes()
         elif version <= self.version:
             # Nothing has happened, or another question was answered meanwhile.
-            self.picture.head["at_unix"] = max(self.picture.head["at_unix"], answer["at_unix"])
+            self.snapshot.head["at_unix"] = max(self.snapshot.head["at_unix"], answer["at_unix"])
             return
         self.changes.reach(version)
-        for table, key in self.picture.take(answer):
+        for table, key in self.snapshot.take(answer):
             self.changes.mark(table, key, version)
-            if table == "deeds" and key not in self.picture.tables[table]:
+            if table == "deeds" and key not in self.snapshot.tables[table]:
                 self.changes.forget(table, key)
 
     def shown(self) -> dict[str, Any]:
         """As `view.FleetShown`."""
-        known = self.picture.tables
+        known = self.snapshot.tables
         deeds = sorted(known["deeds"].values(), key=lambda deed: deed["at_unix"])
         tables = {table: [rows[name] for name in sorted(rows)] for table, rows in known.items() if table != "deeds"}
-        return {**self.picture.head, **tables, "deeds": deeds}
+        return {**self.snapshot.head, **tables, "deeds": deeds}
 
     def changed(self, since: int) -> dict[str, Any]:
         """As `view.FleetChanged`."""
-        keys, known, head = self.changes.since(since), self.picture.tables, self.picture.head
+        keys, known, head = self.changes.since(since), self.snapshot.tables, self.snapshot.head
         rows = {table: [own[key] for key in keys.get(table, ()) if key in own] for table, own in known.items()}
         gone = {table: [key for key in keys.get(table, ()) if key not in known[table]] for table in ("nodes", "jobs")}
         return {**{name: head[name] for name in ("version", "at_unix", "swaps", "totals")}, **rows, "gone": gone}
@@ -162,7 +162,7 @@ class Mirror:
         return self._told[key]
 
     def _beat(self) -> bytes:
-        return _event("beat", to_plain(Beat(version=self.version, at_unix=self.picture.head["at_unix"])))
+        return _event("beat", to_plain(Beat(version=self.version, at_unix=self.snapshot.head["at_unix"])))
 
     def _watched(self, more: int) -> None:
         self.watchers += more

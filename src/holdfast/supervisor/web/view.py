@@ -279,7 +279,7 @@ def _state(known: FleetJob, newest: Iterable[Standing]) -> str:
 
 def fleet(known: FleetState, at_unix: float) -> dict[str, Any]:
     """All of it, as plain data."""
-    part = _part(known, at_unix, sorted(known.nodes), sorted(known.jobs), list(known.ledger.deeds)[-DEEDS:])
+    part = _part(known, at_unix, sorted(known.nodes), sorted(known.jobs), list(known.action_log.deeds)[-DEEDS:])
     rules = known.rules
     shown = FleetShown(**part, generation=rules.generation, policy=rules.policy.name, lease_s=rules.lease_s)
     plain: dict[str, Any] = to_plain(shown)
@@ -302,14 +302,14 @@ def changed(known: FleetState, since: int, at_unix: float) -> dict[str, Any]:
 
 def _part(known: FleetState, at_unix: float, nodes: Iterable[str], jobs: Iterable[str], deeds: Iterable[str]) -> dict[str, Any]:
     """The fields of `FleetPart`, with these of the nodes, jobs and deeds."""
-    counts = known.ledger.totals.items()
+    counts = known.action_log.totals.items()
     return {
         "version": known.changes.version,
         "at_unix": at_unix,
         "nodes": tuple(node(known.nodes[name]) for name in nodes if name in known.nodes),
         "jobs": tuple(job(known.jobs[name]) for name in jobs if name in known.jobs),
         "swaps": tuple(one.swap for one in known.open_swaps.values()),
-        "deeds": tuple(known.ledger.deeds[id] for id in deeds if id in known.ledger.deeds),
+        "deeds": tuple(known.action_log.deeds[id] for id in deeds if id in known.action_log.deeds),
         "totals": tuple(
             Total(act=act, trouble=trouble, result=result, count=count) for (act, trouble, result), count in counts if count
         ),

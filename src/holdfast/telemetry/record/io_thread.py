@@ -1,6 +1,6 @@
 """Runs blocking I/O in a thread: a file server that hangs does not hang the caller.
 
-`Aside.do` waits for the thread, so that what was recorded is on disk when the agent is killed a microsecond later; but for
+`IoThread.do` waits for the thread, so that what was recorded is on disk when the agent is killed a microsecond later; but for
 `PATIENCE_S` only. From then on it does not wait at all until the thread has caught up: an agent that waited for its disk
 would not renew its lease, and one that hosts the coordinator would cost every node its workers.
 """
@@ -25,7 +25,7 @@ CLOSE_S = 2.0
 LIMIT = 10_000  # Tasks that may wait. An event is about 1 kB of memory.
 
 
-class Aside:
+class IoThread:
     """One thread, and the tasks that wait for it, in order. What a task raises is shown on stderr, and the next one done."""
 
     def __init__(self, patience_s: float = PATIENCE_S, close_s: float = CLOSE_S, limit: int = LIMIT) -> None:

@@ -8,7 +8,7 @@ is asked for) belongs to that round: its own wins. The environment is never reco
 Records are kept in memory until the next `flush`, so that the way to the first worker, and the way from a failure to those who
 must hear of it, touch no disk. Each then is one write() to a file opened for appending: lines of several writers
 never mix. The agent flushes whenever it is about to rest. A disk that is full or gone costs one line on stderr and the events
-of that time, never the job; one that hangs costs a tenth of a second, once (`aside`).
+of that time, never the job; one that hangs costs a tenth of a second, once (`io_thread`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from holdfast.core.job.events import Event
 from holdfast.core.machine import NEVER
 from holdfast.core.value import as_json, to_plain
-from holdfast.telemetry.record.io_thread import Aside
+from holdfast.telemetry.record.io_thread import IoThread
 
 HELD_LIMIT = 10_000  # Records kept in memory before a flush comes by itself. A start of 1,000 ranks makes some 1,010.
 LATE_S = 2.0  # After so long without an event on disk, the next one says so: a busy host is no reason to alarm anybody.
@@ -35,13 +35,13 @@ class Recorder:
     """Writes one node's events to `path`. `complain` is told, once for each stretch of trouble, when it cannot."""
 
     def __init__(
-        self, path: str, node: str, *, complain: Callable[[str], None] | None = None, aside: Aside | None = None
+        self, path: str, node: str, *, complain: Callable[[str], None] | None = None, io_thread: IoThread | None = None
     ) -> None:
         self.path = path
         self.node = node
         self._complain = complain or (lambda line: print(f"holdfast: {line}", file=sys.stderr))
         self._held: list[dict[str, Any]] = []
-        self.aside = aside or Aside()
+        self.io_thread = io_thread or IoThread()
         self._late_since: float | None = None  # time of the event that was first to wait; None: none waits
         self._fd = -1
         self._seq = 0
@@ -68,7 +68,7 @@ class Recorder:
     def close(self) -> None:
         """Write what is left. A record after this opens the file again."""
         self.flush()
-        if not self.aside.close():
+        if not self.io_thread.close():
             self._complain(f"events were not recorded in {self.path}, which took none to the end")
         elif self._fd >= 0:
             os.close(self._fd)
@@ -76,14 +76,14 @@ class Recorder:
 
     def _hand_over(self, lines: list[dict[str, Any]]) -> None:
         refused = self._refused
-        if self.aside.do(lambda: self._write_all(lines, refused)):
+        if self.io_thread.do(lambda: self._write_all(lines, refused)):
             self._refused = 0
         else:
             self._refused += len(lines)
         self._tell_if_late(lines[-1]["at_unix"])
 
     def _tell_if_late(self, now_unix: float) -> None:
-        if not self.aside.is_late:
+        if not self.io_thread.is_late:
             self._late_since = None
         elif self._late_since is None:
             self._late_since = now_unix

@@ -14,7 +14,7 @@ from contextlib import suppress
 from holdfast.core.config.grammar import ranges
 from holdfast.core.job.cycles import log_path
 from holdfast.core.resolve.hostlist import compress, expand
-from holdfast.telemetry.record.io_thread import Aside
+from holdfast.telemetry.record.io_thread import IoThread
 from holdfast.telemetry.report.phrasing import iso
 
 TYPE_CHECKING = False
@@ -28,12 +28,12 @@ class CycleInfo:
     """The files of one job. `complain` hears once that they cannot be written; the job goes on."""
 
     def __init__(
-        self, names: InfoNames, log_prefix: str | None, complain: Callable[[str], None], aside: Aside | None = None
+        self, names: InfoNames, log_prefix: str | None, complain: Callable[[str], None], io_thread: IoThread | None = None
     ) -> None:
         self.names = names
         self.log_prefix = log_prefix
         self._complain = complain
-        self._aside = aside or Aside()
+        self._io_thread = io_thread or IoThread()
         self._open: tuple[str, dict[str, object]] | None = None
         self._has_begun = self._has_complained = False
 
@@ -76,10 +76,10 @@ class CycleInfo:
 
     def close(self) -> None:
         """End the thread, as far as the file server lets us."""
-        self._aside.close()
+        self._io_thread.close()
 
     def _do(self, task: Callable[[], None]) -> None:
-        trouble = self._aside.attempt(task)
+        trouble = self._io_thread.attempt(task)
         if trouble and not self._has_complained:
             self._has_complained = True
             self._complain(f"cannot write about cycles in {self.names.folder}: {trouble}")

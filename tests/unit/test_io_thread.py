@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.telemetry.record.io_thread import Aside
+from holdfast.telemetry.record.io_thread import IoThread
 
 
 def no_thread(*_: object) -> None:
@@ -17,8 +17,8 @@ def test_a_task_that_raises_costs_no_other(
 ) -> None:
     if not has_threads:  # then it is done by whoever asked
         monkeypatch.setattr("_thread.start_new_thread", no_thread)
-    aside, done = Aside(), list[str]()
-    aside.do(lambda: done.append(str(1 // 0)), 60.0)
-    aside.do(lambda: done.append("the next"), 60.0)
-    assert done == ["the next"] and not aside.is_late and aside.close()
+    io_thread, done = IoThread(), list[str]()
+    io_thread.do(lambda: done.append(str(1 // 0)), 60.0)
+    io_thread.do(lambda: done.append("the next"), 60.0)
+    assert done == ["the next"] and not io_thread.is_late and io_thread.close()
     assert "ZeroDivisionError" in capfd.readouterr().err
