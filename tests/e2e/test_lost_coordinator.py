@@ -13,7 +13,7 @@ import pytest
 from kit.jobs.ranks import agent_pid
 from kit.jobs.succession import LEASE, LOGS, begin, lose
 
-from holdfast.agent.reporting.shared_report import SharedEnd
+from holdfast.agent.reporting.shared_report import SharedReport
 from holdfast.core.job.report import JobReport
 from holdfast.core.value import replace
 from holdfast.runtime.process.process import state
@@ -175,7 +175,7 @@ def test_a_report_of_an_earlier_run_is_not_taken_for_the_end_of_this_one(tmp_pat
     path = tmp_path / "report.json"
     ended = JobReport(job="j", outcome="succeeded", exit_code=0, started_at_unix=1.0, ended_at_unix=2.0, reason="done")
     path.write_text(json.dumps(report_json(ended)))
-    end = SharedEnd(str(path))
+    end = SharedReport(str(path))
     assert end.look() is None
     draft = tmp_path / "draft"
     draft.write_text(json.dumps(report_json(replace(ended, exit_code=1))))

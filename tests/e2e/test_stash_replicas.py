@@ -362,9 +362,9 @@ def test_without_the_token_nothing_is_given_and_nothing_is_taken(wait_until: Any
     for _ in range(2):
         with pytest.raises(Turned, match="wrong job token"):
             link_to(partner, b"wrong")
-    wait_until(lambda: partner.door.unsaid == 2)
+    wait_until(lambda: partner.rejections.unsaid == 2)
     assert partner.deadline() > time.monotonic()
-    partner.door.tell_at = time.monotonic()
+    partner.rejections.tell_at = time.monotonic()
     partner.due()
     assert complaints[1:] == [f"such connections came 2 times more; the last: {turned_away}"]
 

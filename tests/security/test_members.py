@@ -24,7 +24,7 @@ from holdfast.core.wire.messages import (
     Waiting,
     is_of_a_member,
 )
-from holdfast.rendezvous.link_router import Server
+from holdfast.rendezvous.link_router import LinkRouter
 
 REPORT = JobReport(job="secure", outcome="failed", exit_code=1, started_at_unix=0, ended_at_unix=1, reason="because I say so")
 
@@ -130,9 +130,9 @@ class Deaf:
         return []
 
 
-def server() -> tuple[Server, Deaf]:
+def server() -> tuple[LinkRouter, Deaf]:
     deaf = Deaf()
-    return Server(deaf), deaf  # type: ignore[arg-type]
+    return LinkRouter(deaf), deaf  # type: ignore[arg-type]
 
 
 def test_a_node_may_come_back_over_a_new_link():

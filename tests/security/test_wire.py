@@ -18,7 +18,7 @@ from holdfast.core.wire.links import LinkDown, LinkUp
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.frames import Identity
 from holdfast.runtime.net.network import GUESTS_FROM, HANDSHAKE_S, Network
-from holdfast.runtime.net.unauthenticated import AGAIN_S, IN_ALL, LIMITS, LONGEST_S, PER_PEER, Door, Limits
+from holdfast.runtime.net.unauthenticated import AGAIN_S, IN_ALL, LIMITS, LONGEST_S, PER_PEER, Limits, RejectionLog
 
 
 class Place:
@@ -195,7 +195,7 @@ def test_tls_is_loaded_only_where_it_is_configured():
 
 def test_the_same_complaint_is_said_once_and_then_counted_at_growing_intervals():
     told: list[str] = []
-    door = Door(told.append)
+    door = RejectionLog(told.append)
     for _ in range(5):
         door.note("10.0.0.1", "turned away a connection from 10.0.0.1: noise", 0.0)
     assert told == ["turned away a connection from 10.0.0.1: noise"] and door.tell_at == AGAIN_S
@@ -213,7 +213,7 @@ def test_the_same_complaint_is_said_once_and_then_counted_at_growing_intervals()
 
 def test_neither_one_nor_many_addresses_fill_the_log_or_the_memory():
     told: list[str] = []
-    door = Door(told.append)
+    door = RejectionLog(told.append)
     for count in range(1000):
         door.note("10.0.0.1", f"word {count}", 0.0)
     assert len(told) == PER_PEER

@@ -40,7 +40,7 @@ from holdfast.rendezvous.election.store_election import (
     inherited,
 )
 from holdfast.rendezvous.lease import FENCE_S
-from holdfast.rendezvous.link_router import Server
+from holdfast.rendezvous.link_router import LinkRouter
 from holdfast.rendezvous.member import Member
 from holdfast.rendezvous.rules import Heard, Rules, Tell
 from holdfast.runtime.net.codec import build
@@ -305,9 +305,9 @@ class Story:
         self.node = StoreElectedNode(Group(State(join=join("a"), grace_s=5.0, hosting=False)), member, candidate(), self.found)
         self.done = self.node.begin(0.0)
 
-    def found(self, now: float) -> tuple[Server, RestartOnFailure]:
+    def found(self, now: float) -> tuple[LinkRouter, RestartOnFailure]:
         policy = RestartOnFailure(max_restarts=3)
-        return Server(Rendezvous(self.rules, policy, now=now, now_unix=0.0)), policy
+        return LinkRouter(Rendezvous(self.rules, policy, now=now, now_unix=0.0)), policy
 
     def see(self, seen: Any, now: float) -> list[Any]:
         self.done = self.node.observe(seen, now)

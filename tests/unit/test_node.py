@@ -34,7 +34,7 @@ from holdfast.core.wire.messages import (
 )
 from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.coordinator.machine import Rendezvous
-from holdfast.rendezvous.link_router import SOUGHT_S, Server
+from holdfast.rendezvous.link_router import SOUGHT_S, LinkRouter
 from holdfast.rendezvous.member import Member
 from holdfast.rendezvous.rules import Rules
 
@@ -45,7 +45,7 @@ def join(node: str, nproc: int = 1) -> Join:
 
 def host(nodes: int, *, max_restarts: int = 0, lease_s: float = 3.0) -> Node:
     rules = Rules(job="j", min_nodes=nodes, max_nodes=nodes, lease_s=lease_s, max_restarts=max_restarts)
-    server = Server(Rendezvous(rules, RestartOnFailure(max_restarts=max_restarts), now=0.0, now_unix=0.0))
+    server = LinkRouter(Rendezvous(rules, RestartOnFailure(max_restarts=max_restarts), now=0.0, now_unix=0.0))
     return Node(Group(State(join=join("a"), grace_s=5.0, hosting=True)), server=server)
 
 
@@ -208,7 +208,7 @@ def test_who_was_cut_off_shortly_before_the_end_is_waited_for_until_it_is_told(t
 
 def test_a_member_that_is_refused_is_hung_up_on() -> None:
     rules = Rules(job="j", min_nodes=2, max_nodes=2, ranks_given=True)
-    server = Server(Rendezvous(rules, RestartOnFailure(max_restarts=0), now=0.0, now_unix=0.0))
+    server = LinkRouter(Rendezvous(rules, RestartOnFailure(max_restarts=0), now=0.0, now_unix=0.0))
     node = Node(Group(State(join=join("a"), grace_s=5.0, hosting=True)), server=server)
     node.observe(LinkUp(link=GUEST, ours=False), 0.0)
     actions = hear(node, join("b"))
@@ -217,7 +217,7 @@ def test_a_member_that_is_refused_is_hung_up_on() -> None:
 
 def test_a_host_that_is_refused_ends_the_job_for_those_who_wait() -> None:
     rules = Rules(job="j", min_nodes=2, max_nodes=2, ranks_given=True)
-    server = Server(Rendezvous(rules, RestartOnFailure(max_restarts=0), now=0.0, now_unix=0.0))
+    server = LinkRouter(Rendezvous(rules, RestartOnFailure(max_restarts=0), now=0.0, now_unix=0.0))
     node = Node(Group(State(join=join("a"), grace_s=5.0, hosting=True)), server=server)  # it was given no rank
     node.begin(0.0)
     node.observe(LinkUp(link=GUEST, ours=False), 0.0)
@@ -230,7 +230,7 @@ def test_a_node_of_a_run_that_is_over_is_told_that_end_and_has_no_seat_in_this_o
     over = replace(report("failed", "it was so"), life="L")
     rules = Rules(job="j", min_nodes=2, max_nodes=2)
     rendezvous = Rendezvous(rules, RestartOnFailure(max_restarts=0), now=0.0, now_unix=0.0)
-    server = Server(rendezvous, ended={"L": over})
+    server = LinkRouter(rendezvous, ended={"L": over})
     node = Node(Group(State(join=join("a"), grace_s=5.0, hosting=True)), server=server)
     node.begin(0.0)
     for link, life in ((GUEST, "L"), (GUEST + 1, "M")):

@@ -44,7 +44,7 @@ def said() -> list[str]:
 
 @pytest.fixture
 def reports(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> RankReports:
-    monkeypatch.setattr(google_rank_reports, "HostReports", Heard)
+    monkeypatch.setattr(google_rank_reports, "DaemonClient", Heard)
     made = at_port("50051", said)
     assert made is not None
     return made

@@ -17,7 +17,7 @@ from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.kvstore.machine import LONGEST_WAIT_S, KeyValues
 from holdfast.rendezvous.kvstore.table import EMPTY, FULL, OVER, TIMEOUT, WRONG
-from holdfast.rendezvous.link_router import Server
+from holdfast.rendezvous.link_router import LinkRouter
 from holdfast.rendezvous.rules import Rules
 
 
@@ -255,12 +255,12 @@ def test_whatever_is_asked_its_weight_is_that_of_its_tables_and_every_question_h
 
 
 @pytest.fixture
-def server() -> Server:
+def server() -> LinkRouter:
     rules = Rules(job="job", min_nodes=1, max_nodes=1, join_timeout_s=600, last_call_s=1, lease_s=3)
-    return Server(Rendezvous(rules, RestartOnFailure(max_restarts=0), now=0.0, now_unix=0.0))
+    return LinkRouter(Rendezvous(rules, RestartOnFailure(max_restarts=0), now=0.0, now_unix=0.0))
 
 
-def hear(server: Server, link: int, message: Any) -> list[Any]:
+def hear(server: LinkRouter, link: int, message: Any) -> list[Any]:
     return server.observe(Arrived(link=link, message=message), 0.0)
 
 

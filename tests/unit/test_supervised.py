@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.agent.group.state import Phase
-from holdfast.agent.reporting.supervisor_link import Supervised
+from holdfast.agent.reporting.supervisor_link import SupervisorLink
 from holdfast.agent.surroundings import Surroundings
 from holdfast.core.config.config import RunConfig
 from holdfast.core.job.events import HealthChanged
@@ -19,7 +19,7 @@ from holdfast.runtime.host import Host
 
 
 @pytest.fixture
-def supervised() -> Iterator[Supervised]:
+def supervised() -> Iterator[SupervisorLink]:
     config = RunConfig(training_script="train.py", state_dir="/nowhere", supervisors=("127.0.0.1:9",))
     join = SimpleNamespace(node="c-1", name="c", life="1", domain="")
     state = SimpleNamespace(spare_because="")
@@ -31,7 +31,7 @@ def supervised() -> Iterator[Supervised]:
     around = Surroundings(
         config=config, host=host, agent_log=agent_log, node=node, network=nobody, job_dir=nobody, perform=nobody
     )
-    supervised = Supervised(around, nobody, secret=b"", progress=lambda local_rank: {})
+    supervised = SupervisorLink(around, nobody, secret=b"", progress=lambda local_rank: {})
     supervised.due()
     yield supervised
     supervised.close()
@@ -42,7 +42,7 @@ def changed(check: str, state: str) -> HealthChanged:
     return HealthChanged(check=check, state=state, before="", reason=f"{check} is {state}", advice="", took_s=0.0)
 
 
-def troubles(supervised: Supervised, *faults: DeviceFault, state: str = "unfit") -> list[tuple[str, str, int, str]]:
+def troubles(supervised: SupervisorLink, *faults: DeviceFault, state: str = "unfit") -> list[tuple[str, str, int, str]]:
     """What the supervisor is told of a check that has found these: kind, device, Xid, words."""
     supervised.recorded(replace(changed("xid", state), devices=faults), 0.0)
     return [(one.kind, one.device, one.xid, one.what) for one in supervised.uplink.troubles]

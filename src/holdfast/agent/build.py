@@ -23,7 +23,7 @@ from holdfast.core.wire.messages import Join
 from holdfast.recovery.findings import Findings, overrides
 from holdfast.recovery.policy import Progress, RestartOnFailure
 from holdfast.rendezvous.coordinator.machine import Rendezvous
-from holdfast.rendezvous.link_router import Server
+from holdfast.rendezvous.link_router import LinkRouter
 from holdfast.rendezvous.rules import Rules
 from holdfast.runtime.host import Host
 
@@ -39,10 +39,10 @@ def lone_node(config: RunConfig, host: Host, name: str) -> Node:
 
 def coordinator(
     config: RunConfig, host: Host, now: float, *, life: str = "", ended: Mapping[str, JobReport] | None = None
-) -> tuple[Server, RestartOnFailure]:
+) -> tuple[LinkRouter, RestartOnFailure]:
     """A coordinator that knows nothing yet, and its policy. `ended`: the job's runs before. UsageError: wrong --on-finding."""
     policy = policy_of(config, host)
-    return Server(Rendezvous(rules_of(config), policy, life=life, now=now, now_unix=host.unix()), ended=ended), policy
+    return LinkRouter(Rendezvous(rules_of(config), policy, life=life, now=now, now_unix=host.unix()), ended=ended), policy
 
 
 def new_life() -> str:

@@ -25,7 +25,7 @@ class Timed(Protocol):
         """Do what is due, if anything. Returns what came of it."""
 
 
-class Part:
+class Component:
     """One part. It says only what concerns it: by default nothing happens."""
 
     def first(self) -> list[Observation]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.agent.build import no_progress_cycles
-from holdfast.agent.component import Part
+from holdfast.agent.component import Component
 from holdfast.agent.control.control_handler import ControlHandler
 from holdfast.agent.group.messages import CheckNode, FromCoordinator, KeepStacks, LookAtWorkers
 from holdfast.agent.logs.attempt_logs import LogPlan
@@ -21,7 +21,7 @@ from holdfast.agent.secrets import supervisor_token
 from holdfast.agent.surroundings import Surroundings
 from holdfast.agent.workers.end_stacks import EndStacks
 from holdfast.agent.workers.file_timer import open_watchdog
-from holdfast.agent.workers.progress_iteration import Mileage
+from holdfast.agent.workers.progress_iteration import ProgressIteration
 from holdfast.agent.workers.start_times import Beginnings
 from holdfast.agent.workers.workers import Workers
 from holdfast.core.job.events import Event
@@ -62,15 +62,16 @@ class Components:
             injections=self.injections,
             progress=self._progress,
         )
-        mileage = None
+        job_progress = None
         if no_progress_cycles(config):
-            mileage = Mileage(config.ft.checkpoint_iteration_file, agent_log.recorder.io_thread, agent_log.degraded)
+            file = config.ft.checkpoint_iteration_file
+            job_progress = ProgressIteration(file, agent_log.recorder.io_thread, agent_log.degraded)
         replicas, self.log_receiver, upstream = self._made_with_links()
         plan = LogPlan.of(config, job_dir.path, job_dir.node)
-        self.workers = Workers(config, host, plan, mileage=mileage, replicas=replicas, upstream=upstream)
+        self.workers = Workers(config, host, plan, job_progress=job_progress, replicas=replicas, upstream=upstream)
         timer_file = config.timer_file or os.path.join(job_dir.path, f"watchdog-{job_dir.node}.fifo")
         self.watchdog = open_watchdog(timer_file, host, os.environ, agent_log.degraded) if config.watchdog else None
-        self.parts: list[Part] = [
+        self.parts: list[Component] = [
             self.workers,
             self.control,
             Beginnings(host, agent_log.record),  # before the monitor: what it says of ranks follows their start

@@ -5,9 +5,9 @@ They take time to load, and no worker needs them at its start.
 
 from __future__ import annotations
 
-from holdfast.agent.component import Part
+from holdfast.agent.component import Component
 from holdfast.agent.control.control_handler import ControlHandler
-from holdfast.agent.spares.pool import Parking
+from holdfast.agent.spares.pool import SparePool
 from holdfast.agent.surroundings import Surroundings
 from holdfast.agent.workers.monitor_driver import Monitoring
 from holdfast.agent.workers.rank_stacks import STACKS_S
@@ -24,19 +24,19 @@ class LateComponents:
         self.stacks = Stacks(workers, around.job_dir.incident_path, others_s=others_s)
         """Where the ranks are, once one has hung."""
         self.monitoring: Monitoring | None = None  # None: the ranks are not watched.
-        self.spares: Parking | None = None  # None: no warm spare is made.
-        self.parts: list[Part] = [self.stacks]
+        self.spares: SparePool | None = None  # None: no warm spare is made.
+        self.parts: list[Component] = [self.stacks]
         if config.supervisors:
-            from holdfast.agent.reporting.supervisor_link import Supervised  # loads the network
+            from holdfast.agent.reporting.supervisor_link import SupervisorLink  # loads the network
 
-            self.parts.append(Supervised(around, control, secret=supervisor_secret, progress=self.progress))
+            self.parts.append(SupervisorLink(around, control, secret=supervisor_secret, progress=self.progress))
         if config.ft.monitor != "off":
             name, complain = around.agent_log.name, around.agent_log.degraded
             self.monitoring = Monitoring(config, host, workers, node=name, perform=around.perform, complain=complain)
             self.parts.append(self.monitoring)
         if config.warm_spares != 0:
             group = around.node.group
-            self.spares = Parking(
+            self.spares = SparePool(
                 config,
                 host,
                 workers.given,

@@ -3,7 +3,7 @@
       processes · signals                links                       links
             │                              │                           │
          ┌──▼────┐  Send   ┌───────────────▼──┐         ┌──────────────▼──────────┐
-         │ Group ├────────▶│ Member           │   or    │ Server ─ Rendezvous     │
+         │ Group ├────────▶│ Member           │   or    │ LinkRouter ─ Rendezvous │
          │       │◀────────┤ (link to a peer) │         │ (here, for all members) │
          └───────┘  Told   └──────────────────┘         └─────────────────────────┘
 
@@ -18,7 +18,7 @@ from holdfast.agent.group.messages import Exit, LeaseOver, Send, Told
 from holdfast.agent.group.state import Phase
 from holdfast.core.machine import Action, Observation, Tick
 from holdfast.core.wire.links import Arrived, LinkDown, LinkUp, Transmit
-from holdfast.rendezvous.link_router import TO_HOST, Server
+from holdfast.rendezvous.link_router import TO_HOST, LinkRouter
 from holdfast.rendezvous.member import Deliver, Member
 from holdfast.rendezvous.rules import HostLeaves
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class Node:
     """One node: a group, and either a `server` in this process or a `member`'s link to one."""
 
-    def __init__(self, group: Group, *, server: Server | None = None, member: Member | None = None) -> None:
+    def __init__(self, group: Group, *, server: LinkRouter | None = None, member: Member | None = None) -> None:
         assert (server is None) != (member is None), "a node has its coordinator here or elsewhere"
         self.group = group
         self.server = server

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from holdfast.agent.component import Part
+from holdfast.agent.component import Component
 from holdfast.agent.surroundings import Surroundings
 from holdfast.agent.workers.checkpoint_writes import Saves
 from holdfast.core.config.own_options import Grow
@@ -13,7 +13,7 @@ from holdfast.core.config.own_options import Grow
 DAEMON_PORT = "GCP_HOST_DAEMON_PORT"  # Where a host daemon of Google's kind takes reports of the ranks.
 
 
-def wished_for(around: Surroundings, log_is_whole: Callable[[str], bool]) -> Iterator[Part]:
+def wished_for(around: Surroundings, log_is_whole: Callable[[str], bool]) -> Iterator[Component]:
     """Make them. `log_is_whole`: whether nothing more comes into the log at a path. UsageError: one cannot be had."""
     config, host, agent_log = around.config, around.host, around.agent_log
     if config.grow == Grow.AT_CHECKPOINT:

@@ -20,7 +20,7 @@ from holdfast.agent.reporting.google_rank_reports import BEAT_S, PORT, workload
 from holdfast.core.errors import UsageError
 from holdfast.core.value import replace
 from holdfast.core.wire.google_wire import COMPLETE, FAILED, RUNNING, WorkerInfo, worker_address
-from holdfast.runtime.daemon_client import HostReports, worker_at
+from holdfast.runtime.daemon_client import DaemonClient, worker_at
 
 STOPPED = -15, -9  # exit codes of those whom the agent has ended: SIGTERM, then SIGKILL
 
@@ -29,7 +29,7 @@ class Followed:
     """One agent's ranks."""
 
     def __init__(self, port: int) -> None:
-        self.port, self.reports = port, HostReports(port)
+        self.port, self.reports = port, DaemonClient(port)
         self.workers: dict[int, WorkerInfo] = {}  # by local rank
         self.announced: set[int] = set()  # global ranks of which the daemon is known to know
         self.beat_at = 0.0

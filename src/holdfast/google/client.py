@@ -15,11 +15,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from holdfast.runtime.daemon_client import HostReports
+    from holdfast.runtime.daemon_client import DaemonClient
 
 TOLD = DeviceState.RUNNING, DeviceState.FAILED, DeviceState.COMPLETE
 
-_shared: dict[int, HostReports] = {}
+_shared: dict[int, DaemonClient] = {}
 """By the daemon's port."""
 
 
@@ -153,11 +153,11 @@ class GoogleCloudResiliencyClient:
             self._reports.leave(self._worker)
 
 
-def _reports(port: int) -> HostReports:
+def _reports(port: int) -> DaemonClient:
     if port not in _shared:
-        from holdfast.runtime.daemon_client import HostReports  # only a process with a daemon needs it
+        from holdfast.runtime.daemon_client import DaemonClient  # only a process with a daemon needs it
 
-        _shared[port] = reports = HostReports(port)
+        _shared[port] = reports = DaemonClient(port)
         atexit.register(lambda: reports.close())  # the last word, often COMPLETE, has been left but perhaps not told yet
     return _shared[port]
 

@@ -27,7 +27,7 @@ SOUGHT_S = 60.0
 """A node that was cut off longer before the end is not waited for: by then most have given up, or are without power."""
 
 
-class Server:
+class LinkRouter:
     """A round machine with members on the other end of links."""
 
     def __init__(self, rendezvous: Rendezvous, *, ended: Mapping[str, JobReport] | None = None) -> None:

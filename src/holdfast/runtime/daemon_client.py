@@ -104,7 +104,7 @@ class Link:
         self.socket.close()
 
 
-class HostReports:
+class DaemonClient:
     """What the ranks of this process, or of this agent, have to say to the daemon at `port` of this host. It never raises."""
 
     def __init__(self, port: int) -> None:

@@ -45,7 +45,7 @@ from holdfast.sim.world import KILL_S, Worker
 from holdfast.telemetry.record.io_thread import PATIENCE_S
 
 if TYPE_CHECKING:
-    from holdfast.agent.component import Part
+    from holdfast.agent.component import Component
     from holdfast.agent.node import Node
     from holdfast.core.wire.messages import Assigned
     from holdfast.sim.network import SimLinks
@@ -88,7 +88,7 @@ class SimAgent(Watched):
             self.scene, self.place, config, world, group, local_ranks=lambda: self.local_ranks, perform=self.perform
         )
         self.checking = SimChecking(self.scene, self.place, config, world, self.perform) if job.checks else None
-        self.parts: list[Part] = [self.monitoring, self.spares, *([self.checking] if self.checking is not None else [])]
+        self.parts: list[Component] = [self.monitoring, self.spares, *([self.checking] if self.checking is not None else [])]
         self._tell_the_time()
         self._hold_port()
         self.perform(self.node.begin(world.now()))

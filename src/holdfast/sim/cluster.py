@@ -28,7 +28,7 @@ from holdfast.rendezvous.election.store_election import STORE_FAILOVER_S, Electi
 from holdfast.rendezvous.election.succession import Succession
 from holdfast.rendezvous.election.succession_state import Setup
 from holdfast.rendezvous.election.witness_claims import Claim, Claimed
-from holdfast.rendezvous.link_router import Server
+from holdfast.rendezvous.link_router import LinkRouter
 from holdfast.rendezvous.member import Member
 from holdfast.sim.agent import SimAgent
 from holdfast.sim.checks import GUARDIAN_PATIENCE_S, GUARDIAN_S, Checks, Violation
@@ -172,7 +172,7 @@ class Cluster(Scene):
         reports = [life.report for life in self.lives if life.place == place and life.report is not None]
         return {report.life: report for report in reports if report.life}
 
-    def _found(self, group: Group, world: SimHost) -> tuple[Server, RestartOnFailure]:
+    def _found(self, group: Group, world: SimHost) -> tuple[LinkRouter, RestartOnFailure]:
         job = self.job
         policy = RestartOnFailure(
             max_restarts=job.max_restarts,
@@ -183,7 +183,7 @@ class Cluster(Scene):
         )
         rendezvous = Rendezvous(job.rules(), policy, life=group.join.node, now=world.now(), now_unix=world.unix())
         self.checks.hosts.append(rendezvous)
-        return Server(rendezvous, ended=self._ended(group.join.name)), policy
+        return LinkRouter(rendezvous, ended=self._ended(group.join.name)), policy
 
     def claim(self, agent: SimAgent, wish: Claim) -> None:
         """Somebody asks the witness, a directory that everybody reaches in its own time."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.agent.spares.machine import MiB
 from holdfast.agent.spares.messages import Lost, Made, Ready, RoundOver, StandingBy, Surveyed
-from holdfast.agent.spares.pool import Parked, Parking
+from holdfast.agent.spares.pool import ParkedSpare, SparePool
 from holdfast.agent.spares.state import Phase
 from holdfast.core.machine import NEVER, Observation
 from holdfast.core.processes import ProcessGone
@@ -42,7 +42,7 @@ class Imported(Observation):
     pid: int
 
 
-class SimSpare(Parked):
+class SimSpare(ParkedSpare):
     """A spare's process."""
 
     def __init__(self, pid: int, local_rank: int, env: Mapping[str, str], life: SpareLife) -> None:
@@ -56,7 +56,7 @@ class SimSpare(Parked):
         self.alive = False
 
 
-class SimSpares(Parking):
+class SimSpares(SparePool):
     """The spares of one agent."""
 
     parked: dict[int, SimSpare]  # type: ignore[assignment]
@@ -126,10 +126,10 @@ class SimSpares(Parking):
             self.world.begin_life(pid, env)
         return pid, why
 
-    def _orders(self, one: Parked, argv: list[str], page: Page | None, files: RankLogs) -> tuple[str, list[int], str]:
+    def _orders(self, one: ParkedSpare, argv: list[str], page: Page | None, files: RankLogs) -> tuple[str, list[int], str]:
         return "", [], ""
 
-    def _hand_over(self, one: Parked, order: bytes, fds: list[int]) -> tuple[int, str]:
+    def _hand_over(self, one: ParkedSpare, order: bytes, fds: list[int]) -> tuple[int, str]:
         assert isinstance(one, SimSpare)
         if not one.alive:  # which has not been seen yet
             return -1, "it has ended"

@@ -11,7 +11,7 @@ LIFE = 1 << 32
 million lives."""
 
 
-class Changes:
+class ChangeLog:
     """Of the things in some tables, each by its key."""
 
     def __init__(self, generation: int = 0) -> None:

@@ -7,7 +7,7 @@ import select
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.agent.component import Part
+from holdfast.agent.component import Component
 from holdfast.agent.control.health_query import MARGIN_S, Examination
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import StopAsked, ToCoordinator
@@ -39,7 +39,7 @@ PULSE_S = 5.0  # How often the loop shows that it is alive, where TORCHELASTIC_H
 MOST_ASKED = 16  # Requests whose answers are waited for: as many clients as there are seats (`control.SEATS`).
 
 
-class ControlHandler(Part):
+class ControlHandler(Component):
     """Answers about one group. Questions that ask for something become observations."""
 
     def __init__(

@@ -11,7 +11,7 @@ import select
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from holdfast.agent.component import Part
+from holdfast.agent.component import Component
 from holdfast.agent.group.messages import NodeChecked, ToCoordinator
 from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import StartError, UsageError
@@ -34,7 +34,7 @@ OURS, WITHOUT_CODE = "holdfast.health.checks.", ("paths", "memory", "files", "cl
 NOT_FOR_OTHERS = "not run at another node's word, unless this one was started with it (--check-before, --check-during)"
 
 
-class Checking(Part):
+class Checking(Component):
     """This node's examiner, with its hands."""
 
     def __init__(

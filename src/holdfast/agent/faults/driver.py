@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 
-from holdfast.agent.component import Part
+from holdfast.agent.component import Component
 from holdfast.agent.faults.machine import Answered, Asked, Injector, Plant, RankOver, RoundOver, Strike
 from holdfast.agent.group.messages import ToCoordinator
 from holdfast.agent.group.state import Phase, WorkerState
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 FORBIDDEN = "its agent was not started with --allow-inject (or HOLDFAST_ALLOW_INJECT=1)"
 
 
-class Injections(Part):
+class Injections(Component):
     """One agent's."""
 
     def __init__(self, around: Surroundings, workers: Workers, *, checker: Callable[[], Checking | None]) -> None:
@@ -89,7 +89,7 @@ class Injections(Part):
         return []
 
     def recorded(self, event: Event, at_unix: float) -> None:
-        """See `Part`: ranks end, or are being stopped."""
+        """See `Component`: ranks end, or are being stopped."""
         match event:
             case StopSent():
                 self._carry_out(self.injector.observe(RoundOver(), self.host.now()))

@@ -3,9 +3,9 @@
                     Send                    link to the leader, which may be ourselves (loopback)
          ┌───────┐ ──────▶ ┌────────┐ ◀────────────────────────────────┐
          │ Group │         │ Member │                                  ▼
-         └───────┘ ◀────── └───▲────┘                       ┌─────────────────────┐
-                     Told      │ Follow            Lead     │ Server ─ Rendezvous │  only while we lead
-                           ┌───┴──────┐ ──────────────────▶ └─────────────────────┘
+         └───────┘ ◀────── └───▲────┘                       ┌─────────────────────────┐
+                     Told      │ Follow            Lead     │ LinkRouter ─ Rendezvous │  only while we lead
+                           ┌───┴──────┐ ──────────────────▶ └─────────────────────────┘
                            │ Election │ ◀─────────────── what a successor must know
                            └──────────┘
 
@@ -33,7 +33,7 @@ from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.election.messages import Follow, GiveUp, Lead, MemberLink, StepDown
 from holdfast.rendezvous.lease import FENCE_S
-from holdfast.rendezvous.link_router import Server
+from holdfast.rendezvous.link_router import LinkRouter
 from holdfast.rendezvous.member import Member
 from holdfast.rendezvous.rules import Heard, Tell
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from holdfast.rendezvous.election.store_election import Election
     from holdfast.rendezvous.election.succession import Succession
 
-Found = Callable[[float], tuple[Server, RestartOnFailure]]
+Found = Callable[[float], tuple[LinkRouter, RestartOnFailure]]
 """Makes a coordinator that knows nothing yet, with its policy."""
 
 FAILURES_KEPT = 16
@@ -60,7 +60,7 @@ class ElectedNode(Node):
         self.member = member
         self.election = election
         self.found = found
-        self.server: Server | None = None
+        self.server: LinkRouter | None = None
         self.policy: RestartOnFailure | None = None
         self.kept = Past(life="")  # What this node knows of the job, should it lead next.
         self.noted: tuple[object, ...] = ()

@@ -6,10 +6,10 @@ nodes in the store's:
          ┌───────┐ Send  ┌────────┐   link to the leader, which may be ourselves
          │ Group ├──────▶│ Member │◀──────────────────────────────────┐
          │       │◀──────┤        │                                   ▼
-         └───────┘ Told  └───▲────┘                        ┌─────────────────────┐
-                             │ Follow             Lead     │ Server ─ Rendezvous │  only while we lead
-                         ┌───┴────────┐ ─────────────────▶ │     └── Mandate     │
-                         │ Succession │                    └─────────────────────┘
+         └───────┘ Told  └───▲────┘                        ┌─────────────────────────┐
+                             │ Follow             Lead     │ LinkRouter ─ Rendezvous │  only while we lead
+                         ┌───┴────────┐ ─────────────────▶ │     └── Mandate         │
+                         │ Succession │                    └─────────────────────────┘
                          └─▲────────┬─┘
               Seek · Vote  │        │  Propose · Leads
                            └─ links ┘  (between nodes that seek a leader)

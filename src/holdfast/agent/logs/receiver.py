@@ -21,7 +21,7 @@ from contextlib import suppress
 from errno import EADDRINUSE
 from functools import partial
 
-from holdfast.agent.component import Part
+from holdfast.agent.component import Component
 from holdfast.agent.group.messages import LogsTaken
 from holdfast.agent.logs.app_log import LOOK_S
 from holdfast.agent.logs.nonblocking_writer import open_log
@@ -85,7 +85,7 @@ class Stream:
             self.lock.release()
 
 
-class LogReceiver(BlockingServer, Part):
+class LogReceiver(BlockingServer, Component):
     """Takes lines from every node that connects."""
 
     turn: Turn  # There is a thread for each node, and all have something to do when the ranks end.

@@ -21,7 +21,7 @@ AGAIN_S = 0.1  # Between two looks whether a disk that hung answers.
 HURRY_S = 1.0  # Between two rounds, a console or a disk that is slow is waited for so long at most.
 
 
-class Shown:
+class TeeThread:
     """Those of one round's workers. `io_thread`: the same for all rounds, so that none's lines come before an earlier one's."""
 
     def __init__(self, host: Host, io_thread: IoThread, follow: Callable[[], Tee | None]) -> None:

@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from holdfast.agent.component import Part
+from holdfast.agent.component import Component
 from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import StartError, UsageError
 from holdfast.core.job.cycles import cycle_of, log_path
@@ -45,7 +45,7 @@ OWN_PORT = 50050  # Where the service that is started for `localhost` listens, a
 TOKEN = "HOLDFAST_ATTRIBUTION_TOKEN"
 
 
-class Attribution(Part):
+class Attribution(Component):
     """One job's questions. `say` is called by `end_turn` alone."""
 
     def __init__(

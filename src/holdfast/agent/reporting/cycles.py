@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from holdfast.agent.component import Part
+from holdfast.agent.component import Component
 from holdfast.core.config.config import RunConfig
 from holdfast.core.job.cycles import InfoNames, cycle_of
 from holdfast.core.job.events import Event, RoundFormed
@@ -19,7 +19,7 @@ from holdfast.rendezvous.coordinator.membership import Seat, SeatState
 from holdfast.telemetry.report.cycle_info import CycleInfo
 
 
-class Cycles(Part):
+class Cycles(Component):
     """What was last seen of the rounds, and the files about them."""
 
     def __init__(

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from holdfast.agent.component import Part
+from holdfast.agent.component import Component
 from holdfast.core.config.config import RunConfig
 from holdfast.core.job.events import Event, FailureSeen, WorkerExited, WorkersStopped, WorkerStarted
 from holdfast.core.machine import NEVER, Observation
 from holdfast.core.value import replace
 from holdfast.core.wire.google_wire import COMPLETE, FAILED, RUNNING, WorkerInfo, WorkloadInfo, worker_address
-from holdfast.runtime.daemon_client import HostReports, worker_at
+from holdfast.runtime.daemon_client import DaemonClient, worker_at
 
 PORT = "GCP_HOST_DAEMON_PORT"
 
@@ -39,7 +39,7 @@ LOOK_S = 0.05
 """Until the daemon has taken up a rank for the first time: how often to look whether it has, for the line that says so."""
 
 
-class RankReports(Part):
+class RankReports(Component):
     """One of the agent's parts. Made by `rank_reports`."""
 
     def __init__(
@@ -52,7 +52,7 @@ class RankReports(Part):
     ) -> None:
         """`say` writes a line that people look for, `complain` one that tells what cannot be had."""
         self.port, self.workload, self.say, self.complain, self.clock = port, workload, say, complain, clock
-        self.reports = HostReports(port)
+        self.reports = DaemonClient(port)
         self.trouble = ""  # What was complained of last.
         self.workers: dict[int, WorkerInfo] = {}  # By local rank, of the round that runs.
         self.finished: set[int] = set()  # Local ranks that have ended with 0.

@@ -8,7 +8,7 @@ import os
 import select
 from collections.abc import Callable, Mapping
 
-from holdfast.agent.component import Part
+from holdfast.agent.component import Component
 from holdfast.agent.reporting.child_program import program
 from holdfast.core.errors import UsageError
 from holdfast.core.machine import NEVER, Observation
@@ -26,7 +26,7 @@ FIRST_S, LONGEST_S = 1.0, 60.0
 """The pause before the program is started again: it doubles, up to the second. A program that ran for longer did well."""
 
 
-class InPlace(Part):
+class InPlace(Component):
     """One agent's. `say`: a line and its level, for people."""
 
     def __init__(self, host: Host, environ: Mapping[str, str], say: Callable[[str, str], None]) -> None:

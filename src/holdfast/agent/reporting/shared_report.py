@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from holdfast.agent.component import Part
+from holdfast.agent.component import Component
 from holdfast.agent.group.messages import Told
 from holdfast.core.job.report import JobReport
 from holdfast.core.machine import NEVER, Observation
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LOOK_S = 1.0  # Between two looks, while the coordinator is lost or was never found.
 
 
-class SharedEnd:
+class SharedReport:
     """The report in that directory."""
 
     def __init__(self, path: str, *, joins: bool = False) -> None:
@@ -49,7 +49,7 @@ class SharedEnd:
         return seen.st_ino, seen.st_mtime_ns
 
 
-class EndWatch(Part):
+class EndWatch(Component):
     """Looks for the report while this node has no coordinator."""
 
     def __init__(
@@ -61,7 +61,7 @@ class EndWatch(Part):
         say: Callable[[str, str], None],
     ) -> None:
         """`member`: this node's link to the coordinator. None: it is here. `io_thread` reads: the disk may hang."""
-        self.end, self.joins = SharedEnd(job_dir.report_path, joins=job_dir.joins), job_dir.joins
+        self.end, self.joins = SharedReport(job_dir.report_path, joins=job_dir.joins), job_dir.joins
         self.member, self.host, self.io_thread, self.say = member, host, io_thread, say
         self.look_at = NEVER
 

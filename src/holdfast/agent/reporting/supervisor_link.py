@@ -11,7 +11,7 @@ import select
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from holdfast.agent.component import Part
+from holdfast.agent.component import Component
 from holdfast.agent.control.control_handler import ControlHandler
 from holdfast.agent.control.control_socket import Request
 from holdfast.agent.group.state import Phase
@@ -34,7 +34,7 @@ LOOK_S = 5.0  # Between two looks at the ranks' steps. What is news is told at o
 MEMBERS = 4096  # Names of members that a report may have.
 
 
-class Supervised(Part):
+class SupervisorLink(Component):
     """One agent's."""
 
     def __init__(

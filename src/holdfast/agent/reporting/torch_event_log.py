@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.agent.component import Part
+from holdfast.agent.component import Component
 from holdfast.agent.group.machine import Group
 from holdfast.agent.reporting.agent_log import AgentLog
 from holdfast.agent.workers.launch import program_name
@@ -11,7 +11,7 @@ from holdfast.core.job.events import Event
 from holdfast.telemetry.report.torch_events import TorchEvents
 
 
-class TorchEventLog(Part):
+class TorchEventLog(Component):
     """Those of one agent."""
 
     def __init__(self, config: RunConfig, agent_log: AgentLog, group: Group) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from functools import reduce
 from itertools import accumulate
 
-from holdfast.agent.component import Part
+from holdfast.agent.component import Component
 from holdfast.agent.group.messages import ImportsKnown, SparesAwaited
 from holdfast.agent.spares.import_list import at_load, differences, is_line, merged
 from holdfast.agent.spares.machine import Spares
@@ -78,7 +78,7 @@ NOWHERE = Assigned(
 """The place of a worker whose place is not known: most of it is another once it is."""
 
 
-class Parked:
+class ParkedSpare:
     """A spare's process, as its agent sees it."""
 
     def __init__(
@@ -88,7 +88,7 @@ class Parked:
         self.local_rank, self.argv, self.env, self.link, self.captured = local_rank, argv, env, link, captured
 
 
-class Parking(Part):
+class SparePool(Component):
     """This node's spares."""
 
     def __init__(
@@ -110,7 +110,7 @@ class Parking(Part):
         self.told = 0  # So many modules have been told of in this round.
         self.fork = config.warm_mode == FORK and not config.bindings
         self.machine = Spares(no_spares(config.nproc_per_node, config.warm_spares, fork=self.fork))
-        self.parked: dict[int, Parked] = {}  # By pid.
+        self.parked: dict[int, ParkedSpare] = {}  # By pid.
         self.loaded: dict[int, list[str]] = {}
         """Local rank → what it has loaded, and changed before, in all its lives: lines of `core.page.layout`."""
         self.patience_s = ANSWER_S  # What is left of it in this round.
@@ -123,7 +123,7 @@ class Parking(Part):
         return []
 
     def recorded(self, event: Event, at_unix: float) -> None:
-        """See `Part`: the workers are being ended, or end by themselves."""
+        """See `Component`: the workers are being ended, or end by themselves."""
         if isinstance(event, (FailureSeen, StopSent)):
             self._show(RoundEnds())
 
@@ -203,7 +203,7 @@ class Parking(Part):
         self.host.adopt(taken, page)
         return taken, ""
 
-    def _orders(self, one: Parked, argv: list[str], page: Page | None, files: RankLogs) -> tuple[str, list[int], str]:
+    def _orders(self, one: ParkedSpare, argv: list[str], page: Page | None, files: RankLogs) -> tuple[str, list[int], str]:
         """Which descriptors it is sent; or why it cannot be this worker."""
         if argv != one.argv:
             return "", [], "its command line is another"
@@ -218,7 +218,7 @@ class Parking(Part):
                 return "", [], "its output goes elsewhere now"
         return orders, fds, ""
 
-    def _hand_over(self, one: Parked, order: bytes, fds: list[int]) -> tuple[int, str]:
+    def _hand_over(self, one: ParkedSpare, order: bytes, fds: list[int]) -> tuple[int, str]:
         """Pid of the worker, or why there is none."""
         patience_s, began = max(LEAST_S, self.patience_s), self.host.now()
         try:
@@ -290,7 +290,7 @@ class Parking(Part):
         ours_too = (files.paths.stdout is None, files.paths.stderr is None) if files is not None else (False, False)
         shown = [number for number, inherited in zip((1, 2), ours_too) if inherited and os.isatty(number)]
         kept = {number: os.memfd_create("holdfast-output", os.MFD_CLOEXEC) for number in (1, 2) if number not in shown}
-        one = Parked(local_rank, argv, env, ours, captured=kept)
+        one = ParkedSpare(local_rank, argv, env, ours, captured=kept)
         names = os.memfd_create("holdfast-modules", os.MFD_CLOEXEC)
         try:
             lines = self._to_load(-1 if self.fork else local_rank)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.agent.component import Part, pids_of
+from holdfast.agent.component import Component, pids_of
 from holdfast.agent.group.messages import SavesSeen
 from holdfast.core.machine import NEVER, Observation
 from holdfast.core.wire.messages import Assigned
@@ -17,7 +17,7 @@ from holdfast.runtime.host import Host
 LOOK_S = 0.2  # Between two looks, of some microseconds for each rank.
 
 
-class Saves(Part):
+class Saves(Component):
     """What is known of them."""
 
     def __init__(self, host: Host) -> None:

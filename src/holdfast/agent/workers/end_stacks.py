@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.agent.component import Part
+from holdfast.agent.component import Component
 from holdfast.agent.group.machine import Group
 from holdfast.agent.workers.workers import Workers
 from holdfast.core.machine import Observation
 from holdfast.core.processes import ProcessGone
 
 
-class EndStacks(Part):
+class EndStacks(Component):
     """Those of this node's workers."""
 
     def __init__(self, group: Group, workers: Workers, keep: Callable[[int, int, str], None]) -> None:

@@ -15,7 +15,7 @@ import os
 import select
 from collections.abc import Callable, MutableMapping
 
-from holdfast.agent.component import Part
+from holdfast.agent.component import Component
 from holdfast.agent.group.messages import TimerExpired
 from holdfast.core.machine import NEVER, Observation
 from holdfast.core.signals import signal
@@ -65,7 +65,7 @@ class Timers:
         self.armed.clear()
 
 
-class Watchdog(Part):
+class Watchdog(Component):
     """The pipe and its timers."""
 
     def __init__(self, path: str, host: Host) -> None:

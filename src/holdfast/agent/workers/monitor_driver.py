@@ -10,7 +10,7 @@ from __future__ import annotations
 import _thread
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from holdfast.agent.component import Part
+from holdfast.agent.component import Component
 from holdfast.agent.group.messages import Hung, PaceKnown, Started
 from holdfast.agent.workers.workers import Workers
 from holdfast.core.config.config import RunConfig
@@ -67,7 +67,7 @@ class Watched:
             self.lines, self.logged_at = self.log.lines, now
 
 
-class Monitoring(Part):
+class Monitoring(Component):
     """The monitor of this node, with its hands."""
 
     def __init__(

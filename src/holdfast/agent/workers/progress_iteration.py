@@ -15,7 +15,7 @@ from holdfast.telemetry.record.io_thread import IoThread
 MOST_BYTES = 1000  # Of a file that holds one number.
 
 
-class Mileage:
+class ProgressIteration:
     """What is known of it here."""
 
     def __init__(self, path: str | None, io_thread: IoThread, complain: Callable[[str], None]) -> None:

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from holdfast.agent.component import Part
+from holdfast.agent.component import Component
 from holdfast.agent.group.messages import LookAtWorkers, Looked
 from holdfast.agent.workers import flight_recorder
 from holdfast.agent.workers.monitor_driver import Monitoring
@@ -37,7 +37,7 @@ def py_spy() -> str | None:
     return None
 
 
-class Stacks(Part):
+class Stacks(Component):
     """What is being found out, or was found out last."""
 
     def __init__(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from holdfast.agent.component import Part, pids_of
+from holdfast.agent.component import Component, pids_of
 from holdfast.core.job.events import RanksBegun, RanksEnded
 from holdfast.core.machine import NEVER, Observation
 from holdfast.core.page.signs import Moments
@@ -20,7 +20,7 @@ from holdfast.runtime.shm.pages import Page
 FIRST_LOOK_S = 1.0  # Few ranks make a step sooner, and nothing waits for the answer.
 
 
-class Beginnings(Part):
+class Beginnings(Component):
     """Those of the ranks of one round on this node."""
 
     def __init__(self, host: Host, record: Callable[[RanksBegun | RanksEnded], None]) -> None:

@@ -19,7 +19,7 @@ from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.agent.component import Part
+from holdfast.agent.component import Component
 from holdfast.agent.group.messages import Stashed
 from holdfast.core.errors import HoldfastError
 from holdfast.core.machine import Observation
@@ -47,7 +47,7 @@ MOST_LINKS = 256  # From elsewhere, at a time: a node has one partner, with a li
 SPARE_SHARE = 0.05  # Of this host's memory, what is never taken.
 
 
-class Replicas(BlockingServer, Part):
+class Replicas(BlockingServer, Component):
     """This node's part in it."""
 
     def __init__(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 
-from holdfast.agent.component import Part
+from holdfast.agent.component import Component
 from holdfast.agent.group.messages import (
     TOO_LATE,
     ControlAsked,
@@ -24,10 +24,10 @@ from holdfast.agent.group.messages import (
 from holdfast.agent.logs import attempt_logs as logs
 from holdfast.agent.logs.app_log import AppLogs
 from holdfast.agent.logs.attempt_logs import AttemptLogs, RankLogs
-from holdfast.agent.logs.tee_thread import Shown
+from holdfast.agent.logs.tee_thread import TeeThread
 from holdfast.agent.workers import error_files, launch
 from holdfast.agent.workers.gpu_memory import GpuLook
-from holdfast.agent.workers.progress_iteration import Mileage
+from holdfast.agent.workers.progress_iteration import ProgressIteration
 from holdfast.agent.workers.uninterruptible import Sleepers
 from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import HoldfastError, StartError, UsageError
@@ -60,7 +60,7 @@ ASK_S = 0.01
 EVIDENCE_S = 0.5  # How long to read what a failed rank has left on disk, at most. A lease lasts a second at least.
 
 
-class Workers(Part):
+class Workers(Component):
     """The workers of the present round, if any."""
 
     def __init__(
@@ -69,16 +69,16 @@ class Workers(Part):
         host: Host,
         plan: logs.LogPlan,
         *,
-        mileage: Mileage | None = None,
+        job_progress: ProgressIteration | None = None,
         replicas: Replicas | None = None,
         upstream: Upstream | None = None,
     ) -> None:
-        """`mileage`: how far the job is; None: nobody asks. `replicas`: keeps states in another node's memory too; None: only
-        here. `upstream`: where the lines of `--ft-per-cycle-applog-prefix` go; None: to a file here."""
+        """`job_progress`: how far the job is; None: nobody asks. `replicas`: keeps states in another node's memory too; None:
+        only here. `upstream`: where the lines of `--ft-per-cycle-applog-prefix` go; None: to a file here."""
         self.config, self.host, self.plan = config, host, plan
-        self.mileage, self.replicas, self.upstream = mileage, replicas, upstream
+        self.job_progress, self.replicas, self.upstream = job_progress, replicas, upstream
         self.attempt: AttemptLogs | None = None
-        self.shown: Shown | None = None  # None: nothing of it is shown.
+        self.shown: TeeThread | None = None  # None: nothing of it is shown.
         self.disk_is_local = False  # Whether their logs, and what they leave when they fail, lie on a disk of this host.
         self.shower, self.reader = IoThread(), IoThread()
         """Threads that read the logs, whose disk may hang: to show them, and to find out why a rank failed."""
@@ -88,7 +88,7 @@ class Workers(Part):
         self.given: dict[int, tuple[list[str], dict[str, str], RankLogs | None]] = {}
         """Local rank → what its process was started with last: command line, environment, log files (None: none has been)."""
         self.take_spare: Callable[..., tuple[int | None, str]] = lambda *worker: (None, "")
-        """Has a warm spare become a worker (`Parking.take`). Until then, and where there are none, all workers start cold."""
+        """Has a warm spare become a worker (`SparePool.take`). Until then, and where there are none, all workers start cold."""
         self.hook = HOOK_SIGNS * (config.ft.monitor == "auto") | HOOK_MODULES * (config.warm_spares != 0)
         self.ports: list[socket] = []  # Held for MASTER_PORT: that of the running round, and that of the next.
         self.gpus: GpuLook | None = None  # None: nobody has asked for their memory so far.
@@ -102,7 +102,7 @@ class Workers(Part):
 
     def first(self) -> list[Observation]:
         """Hold a port, and say how far the job is."""
-        return [self.hold_port(), *([self.mileage.reached()] if self.mileage is not None else [])]
+        return [self.hold_port(), *([self.job_progress.reached()] if self.job_progress is not None else [])]
 
     def hold_port(self) -> PortHeld:
         """Hold a port for the round to come, in case this node gets group rank 0 in it."""
@@ -190,10 +190,10 @@ class Workers(Part):
 
     def _how_far(self, gone: ProcessGone) -> list[Observation]:
         """How far the job has come, once the last worker is gone."""
-        if self.mileage is None:
+        if self.job_progress is None:
             return []
-        self.mileage.ended(gone)
-        return [] if any(pid in self.host.children for pid in self.local_ranks) else [self.mileage.reached()]
+        self.job_progress.ended(gone)
+        return [] if any(pid in self.host.children for pid in self.local_ranks) else [self.job_progress.reached()]
 
     def _stashed(self) -> list[Observation]:
         """The states that the workers have stashed, once the last is gone."""
@@ -316,7 +316,7 @@ class Workers(Part):
         ranks = range(assigned.base_rank, assigned.base_rank + self.config.nproc_per_node)
         if self.attempt.are_followed:
             attempt, prefixes = self.attempt, logs.prefixes(self.config.role, ranks, self.config.log_line_prefix_template)
-            self.shown = Shown(self.host, self.shower, lambda: attempt.tee(prefixes))
+            self.shown = TeeThread(self.host, self.shower, lambda: attempt.tee(prefixes))
         if self.config.ft.per_cycle_applog_prefix:
             self._gather_logs(self.config.ft.per_cycle_applog_prefix, assigned)
 

@@ -25,7 +25,7 @@ from holdfast.core.wire.messages import Join
 from holdfast.elastic.utils.logging import get_logger
 from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.coordinator.machine import Rendezvous
-from holdfast.rendezvous.link_router import Server
+from holdfast.rendezvous.link_router import LinkRouter
 from holdfast.rendezvous.member import Member
 from holdfast.rendezvous.rules import Rules
 from holdfast.runtime.host import Host
@@ -97,7 +97,7 @@ class Attendant:
         now = self.host.now()
         seat = cast("Group", self.attendance)  # it has what a Node asks of a group
         if self.hosting:
-            return Node(seat, server=Server(Rendezvous(rules, MembershipOnly(), now=now, now_unix=self.host.unix())))
+            return Node(seat, server=LinkRouter(Rendezvous(rules, MembershipOnly(), now=now, now_unix=self.host.unix())))
         return Node(seat, member=Member(join.node, endpoint=endpoint, join_timeout_s=rules.join_timeout_s, now=now))
 
     # --- asked for by other threads -------------------------------------------------------------------------------------

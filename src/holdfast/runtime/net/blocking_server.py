@@ -19,7 +19,7 @@ from holdfast.core.machine import Observation
 from holdfast.runtime.net.addresses import bind_addresses
 from holdfast.runtime.net.blocking_link import BlockingLink, InTurn, Turn
 from holdfast.runtime.net.frames import Identity
-from holdfast.runtime.net.unauthenticated import Door
+from holdfast.runtime.net.unauthenticated import RejectionLog
 from holdfast.runtime.net.wire import KEEPALIVE
 
 TYPE_CHECKING = False
@@ -50,7 +50,7 @@ class BlockingServer:
         self.most, self.tell, self.turn = most, tell, turn
         self.links = 0
         self.complaints: list[str] = []  # What the threads want said.
-        self.door = Door(self.complaints.append)
+        self.rejections = RejectionLog(self.complaints.append)
         family, address = bind_addresses(addr, port)[0]
         self.listener = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -74,11 +74,11 @@ class BlockingServer:
 
     def deadline(self) -> float:
         """What the threads want said can wait until the loop wakes up; how many more were turned away, until it is time."""
-        return self.door.tell_at
+        return self.rejections.tell_at
 
     def due(self) -> list[Observation]:
         """Say it: nothing for the group."""
-        self.door.due(time.monotonic())
+        self.rejections.due(time.monotonic())
         while self.complaints:
             self.tell(self.complaints.pop(0))
         return []
@@ -117,7 +117,7 @@ class BlockingServer:
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
             self.serve(BlockingLink(sock, self.identity, self.shelter, ours=False))
         except ProtocolError as error:
-            self.door.note(peer, f"turned away a connection from {peer}: {error.what}", time.monotonic())
+            self.rejections.note(peer, f"turned away a connection from {peer}: {error.what}", time.monotonic())
         except (OSError, ValueError, KeyError, TypeError):
             pass  # it is gone, or means something else: the other side tells
         finally:

@@ -28,7 +28,7 @@ from holdfast.runtime.net.frames import FRAME_BYTES, SEAL_BYTES, TOKEN_BYTES, Id
 from holdfast.runtime.net.link_pool import LinkPool
 from holdfast.runtime.net.loopback_link import Loopback
 from holdfast.runtime.net.names import Addresses, Names
-from holdfast.runtime.net.unauthenticated import LIMITS, Door, Limits, Strangers
+from holdfast.runtime.net.unauthenticated import LIMITS, Limits, RejectionLog, Strangers
 from holdfast.runtime.net.wire import Wire
 
 TYPE_CHECKING = False
@@ -84,7 +84,7 @@ class Network:
         self.listeners: list[socket.socket] = []
         self.taken = False  # Somebody else on this host has the endpoint's port.
         self.rest_until = NEVER  # When to accept again; NEVER: we do.
-        self.door = Door(host.complain)
+        self.rejections = RejectionLog(host.complain)
         self.next_guest = GUESTS_FROM
         self.loopback = Loopback()
         self.room = memoryview(bytearray(READ_BYTES))
@@ -215,7 +215,7 @@ class Network:
         for wire in list(self.wires.values()):
             self._drop(wire)
         self.pool.close()
-        self.door.tell()
+        self.rejections.tell()
 
     # --- asked for by time ----------------------------------------------------------------------------------------------
 
@@ -224,7 +224,7 @@ class Network:
         if self.loopback.said:
             return 0.0
         first = next(iter(self.timed.values()), None)
-        return min(NEVER if first is None else first.until, self.door.tell_at, self.rest_until, self.pool.look_at)
+        return min(NEVER if first is None else first.until, self.rejections.tell_at, self.rest_until, self.pool.look_at)
 
     def due(self) -> list[Observation]:
         """What the passing of time has brought."""
@@ -232,7 +232,7 @@ class Network:
 
     def expire(self, now: float) -> list[Observation]:
         """What this process has said to itself; drop whoever took too long to prove itself, or to go."""
-        self.door.due(now)
+        self.rejections.due(now)
         if now >= self.rest_until:
             self.rest_until = NEVER
             for sock in self.listeners:
@@ -371,12 +371,12 @@ class Network:
     def _lost(self, wire: Wire, reason: str, *, final: bool = False, bad: bool = False) -> list[Observation]:
         self._drop(wire)
         if wire.is_stranger:
-            self.door.note(wire.peer, f"turned away a connection from {wire.peer}: {reason}", self.host.now())
+            self.rejections.note(wire.peer, f"turned away a connection from {wire.peer}: {reason}", self.host.now())
             return []
         # A member cannot mend its certificate while it tries again, no more than its token.
         hopeless = final or (bad and wire.uses_tls and not wire.is_proven)
         if bad and not hopeless:
-            self.door.note(wire.peer, f"hung up on {wire.peer}: {reason}", self.host.now())
+            self.rejections.note(wire.peer, f"hung up on {wire.peer}: {reason}", self.host.now())
         foreign, refused = bad and not wire.is_proven, reason == os.strerror(errno.ECONNREFUSED)
         return [LinkDown(link=wire.link, reason=reason, final=hopeless, foreign=foreign, refused=refused)]
 

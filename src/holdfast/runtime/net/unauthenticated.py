@@ -14,7 +14,7 @@ PER_PEER, IN_ALL = 4, 24
 AGAIN_S, LONGEST_S = 60.0, 3600.0  # Until unsaid lines are counted aloud; doubles.
 
 
-class Door:
+class RejectionLog:
     """Tells each reason once for each address, and counts the rest. `complain` tells a person."""
 
     def __init__(self, complain: Callable[[str], None]) -> None:

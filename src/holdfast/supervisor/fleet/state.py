@@ -8,7 +8,7 @@ from __future__ import annotations
 from holdfast.core.machine import NEVER, Action
 from holdfast.core.value import Value, replace
 from holdfast.core.wire.fleet import Deed, Heed, JobKept, NodeKept, NodeState, Order, Swap, Trouble, Verb
-from holdfast.supervisor.change_log import Changes
+from holdfast.supervisor.change_log import ChangeLog
 from holdfast.supervisor.fleet.action_log import ActionLog
 from holdfast.supervisor.fleet.job import FleetJob
 from holdfast.supervisor.fleet.messages import Call, CallVerb, Keep, Tell
@@ -121,7 +121,7 @@ class FleetState:
         """Deed → number of the operator's request that its outcome answers."""
         self.early: dict[tuple[str, int], Trouble] = {}
         """Troubles that came before `settled_at`. They are not answered yet: the next life hears them if this one ends."""
-        self.changes = Changes(rules.generation)
+        self.changes = ChangeLog(rules.generation)
         """Versions of nodes, jobs, swaps and deeds, as they are shown."""
         self.queues = Queues()
         self.awake_at = now

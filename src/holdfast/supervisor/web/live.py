@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.agent.control.control_client import MAX_REPLY, Reachable
 from holdfast.core.value import to_plain
-from holdfast.supervisor.change_log import Changes
+from holdfast.supervisor.change_log import ChangeLog
 from holdfast.supervisor.snapshot import Snapshot
 from holdfast.supervisor.web.auth import Refused
 from holdfast.supervisor.web.view import Beat
@@ -35,7 +35,7 @@ class Mirror:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.snapshot, self.changes = Snapshot(), Changes()
+        self.snapshot, self.changes = Snapshot(), ChangeLog()
         self.wholes = 0
         """How often all was told, as by each life of the supervisor."""
         self.is_heard = False
@@ -101,7 +101,7 @@ class Mirror:
     def _take(self, answer: dict[str, Any]) -> None:
         version = int(answer["version"])
         if "gone" not in answer:
-            self.wholes, self.changes = self.wholes + 1, Changes()
+            self.wholes, self.changes = self.wholes + 1, ChangeLog()
         elif version <= self.version:
             # Nothing has happened, or another question was answered meanwhile.
             self.snapshot.head["at_unix"] = max(self.snapshot.head["at_unix"], answer["at_unix"])
