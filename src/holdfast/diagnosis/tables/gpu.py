@@ -14,7 +14,9 @@ DRAIN = "drain the node, reset the GPU, and have it tested (dcgmi diag -r 3)"
 DEBUG = "run it with CUDA_LAUNCH_BLOCKING=1, or compute-sanitizer, to see where"
 
 
-def _xid(code: int, kind: str, depth: int, confidence: int, says: str, advice: str, tail: str, more: str = "") -> Row:
+def _xid(code: int, kind: str, depth: int, confidence: int, advice: str, tail: str, more: str = "", says: str = "") -> Row:
+    """`says`: what the driver reports, where the catalogue's words do not say it."""
+    says = says or f'"{CATALOGUE[code].what}"'
     return (
         f"xid-{code}", kind, depth, confidence, "NVRM: Xid", rf"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): {code}\b{more}",
         f"its GPU's driver reported {says} (Xid {code})", advice, XID,
@@ -23,37 +25,37 @@ def _xid(code: int, kind: str, depth: int, confidence: int, says: str, advice: s
 
 
 _OWN: tuple[Row, ...] = (
-    _xid(13, USER, CAUSE, 75, "a graphics engine exception: mostly an access out of bounds in a kernel", DEBUG, "pid=71234, name=python, Graphics SM Warp Exception on (GPC 0, TPC 1, SM 0): Out Of Range Address"),
-    _xid(31, USER, CAUSE, 75, "a memory page fault: mostly an illegal address in a kernel", DEBUG, "pid=71234, name=python, Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC1_CLIENT_T1_1 faulted @ 0x7f2a_1c000000"),
-    _xid(32, GPU, MACHINE, 80, "an invalid or corrupted push buffer stream", DRAIN, "pid=71234, Channel ID 00000001 intr0 00040000"),
-    _xid(38, FRAMEWORK, MACHINE, 75, "a driver firmware error", "update the driver", "pid=71234, 0098 00000000 00000000"),
-    _xid(43, USER, EFFECT, 50, "a stopped channel: a program's fault or its end", DEBUG, "pid=71234, name=python, Ch 00000010"),
-    _xid(44, GPU, MACHINE, 80, "a graphics engine fault during a context switch", DRAIN, "pid=71234, Ch 00000010, engmask 00000101"),
-    _xid(45, UNKNOWN, EFFECT, 40, "channels removed because another error came before", "see the error before it", "pid=71234, name=python, Ch 00000010"),
-    _xid(46, GPU, MACHINE, 90, "that the GPU stopped processing", DRAIN, "pid=71234, GPU has stopped processing"),
-    _xid(48, GPU, MACHINE, 96, "a double-bit ECC error", DRAIN, "pid=71234, DBE (double bit error) ECC Error"),
-    _xid(54, GPU, MACHINE, 85, "that auxiliary power is missing", "check its power cable and supply", "pid='<unknown>', name=<unknown>, Auxiliary power is not connected"),
-    _xid(56, GPU, MACHINE, 75, "a display engine error", DRAIN, "CMDre 00000000 00000080 00000000 00000005 00000010"),
-    _xid(61, GPU, MACHINE, 85, "that its micro-controller halted", DRAIN, "pid=71234, 0cec(3074) 00000000 00000000"),
-    _xid(62, GPU, MACHINE, 88, "that its micro-controller halted", DRAIN, "pid=71234, 0a5d(2a40) 00000000 00000000"),
-    _xid(63, GPU, EFFECT, 50, "a row of memory to be remapped", "reset the GPU at the next chance, so that the row is replaced", "pid='<unknown>', name=<unknown>, Row Remapper: New row marked for remapping, reset gpu to activate."),
-    _xid(64, GPU, MACHINE, 93, "that a row of memory could not be remapped", DRAIN, "pid='<unknown>', name=<unknown>, Row Remapper: Failed to remap row"),
-    _xid(69, USER, CAUSE, 70, "a graphics engine class error", DEBUG, "pid=71234, Class Error: ChId 0008, Class 0000c7c0"),
-    _xid(74, FABRIC, MACHINE, 92, "an NVLink error", "drain the node; check the NVLink bridge or baseboard, and the peer GPU", "pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 6(0x10000, 0x0, 0x0)"),
-    _xid(79, GPU, MACHINE, 98, "that the GPU has fallen off the bus", "drain the node, reboot it, check power, riser and temperature", "pid='<unknown>', name=<unknown>, GPU has fallen off the bus."),
-    _xid(92, GPU, EFFECT, 50, "a high rate of single-bit ECC errors", "watch it, and test it soon", "pid='<unknown>', name=<unknown>, High single-bit ECC error rate"),
-    _xid(94, GPU, MACHINE, 94, "a contained uncorrectable memory error", DRAIN, "pid=71234, name=python, Contained: CE User Channel (0x9). RST: No, D-RST: No"),
-    _xid(95, GPU, MACHINE, 97, "an uncontained uncorrectable memory error", DRAIN, "pid=71234, name=python, Uncontained: LTC TAG (0x2,0x0). RST: Yes, D-RST: No"),
-    _xid(109, USER, CAUSE, 65, "a context switch timeout", DEBUG, "pid=71234, name=python, Ch 00000002, errorString CTX SWITCH TIMEOUT"),
-    _xid(119, GPU, MACHINE, 94, "that its GSP firmware does not answer", "reset the GPU or reboot the node; update the driver", "pid=71234, name=python, Timeout after 6s of waiting for RPC response from GPU0 GSP!"),
-    _xid(120, GPU, MACHINE, 94, "an error of its GSP firmware", "reset the GPU or reboot the node; update the driver", "pid=71234, name=python, GSP task exception: load access page fault"),
-    _xid(121, FABRIC, MACHINE, 75, "a corrected error of the link between chips", "watch it, and reset the GPU soon", "pid='<unknown>', name=<unknown>, C2C Link corrected error"),
-    _xid(123, GPU, MACHINE, 85, "a failure of its power management unit", DRAIN, "pid='<unknown>', name=<unknown>, SPI PMU RPC failure"),
-    _xid(136, FABRIC, MACHINE, 85, "that a link could not be trained", DRAIN, "pid='<unknown>', name=<unknown>, link training failed"),
-    _xid(140, GPU, MACHINE, 92, "an uncorrected ECC error", DRAIN, "pid='<unknown>', name=<unknown>, Unrecovered ECC Error"),
-    _xid(144, FABRIC, MACHINE, 85, "an NVLink SAW error", DRAIN, "SAW_MVB Nonfatal XC0 i0 Link 00"),
-    _xid(145, FABRIC, MACHINE, 88, "an NVLink RLW error", DRAIN, "RLW_REMAP Nonfatal XC0 i0 Link 03"),
-    _xid(149, FABRIC, MACHINE, 88, "an NVLink NETIR error", DRAIN, "NETIR_LINK_EVT Fatal XC0 i0 Link 07"),
+    _xid(13, USER, CAUSE, 75, DEBUG, "pid=71234, name=python, Graphics SM Warp Exception on (GPC 0, TPC 1, SM 0): Out Of Range Address"),
+    _xid(31, USER, CAUSE, 75, DEBUG, "pid=71234, name=python, Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC1_CLIENT_T1_1 faulted @ 0x7f2a_1c000000"),
+    _xid(32, GPU, MACHINE, 80, DRAIN, "pid=71234, Channel ID 00000001 intr0 00040000"),
+    _xid(38, FRAMEWORK, MACHINE, 75, "update the driver", "pid=71234, 0098 00000000 00000000"),
+    _xid(43, USER, EFFECT, 50, DEBUG, "pid=71234, name=python, Ch 00000010"),
+    _xid(44, GPU, MACHINE, 80, DRAIN, "pid=71234, Ch 00000010, engmask 00000101"),
+    _xid(45, UNKNOWN, EFFECT, 40, "see the error before it", "pid=71234, name=python, Ch 00000010"),
+    _xid(46, GPU, MACHINE, 90, DRAIN, "pid=71234, GPU has stopped processing"),
+    _xid(48, GPU, MACHINE, 96, DRAIN, "pid=71234, DBE (double bit error) ECC Error"),
+    _xid(54, GPU, MACHINE, 85, "check its power cable and supply", "pid='<unknown>', name=<unknown>, Auxiliary power is not connected"),
+    _xid(56, GPU, MACHINE, 75, DRAIN, "CMDre 00000000 00000080 00000000 00000005 00000010", says="a display engine error"),
+    _xid(61, GPU, MACHINE, 85, DRAIN, "pid=71234, 0cec(3074) 00000000 00000000"),
+    _xid(62, GPU, MACHINE, 88, DRAIN, "pid=71234, 0a5d(2a40) 00000000 00000000"),
+    _xid(63, GPU, EFFECT, 50, "reset the GPU at the next chance, so that the row is replaced", "pid='<unknown>', name=<unknown>, Row Remapper: New row marked for remapping, reset gpu to activate."),
+    _xid(64, GPU, MACHINE, 93, DRAIN, "pid='<unknown>', name=<unknown>, Row Remapper: Failed to remap row"),
+    _xid(69, USER, CAUSE, 70, DEBUG, "pid=71234, Class Error: ChId 0008, Class 0000c7c0"),
+    _xid(74, FABRIC, MACHINE, 92, "drain the node; check the NVLink bridge or baseboard, and the peer GPU", "pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 6(0x10000, 0x0, 0x0)"),
+    _xid(79, GPU, MACHINE, 98, "drain the node, reboot it, check power, riser and temperature", "pid='<unknown>', name=<unknown>, GPU has fallen off the bus."),
+    _xid(92, GPU, EFFECT, 50, "watch it, and test it soon", "pid='<unknown>', name=<unknown>, High single-bit ECC error rate"),
+    _xid(94, GPU, MACHINE, 94, DRAIN, "pid=71234, name=python, Contained: CE User Channel (0x9). RST: No, D-RST: No"),
+    _xid(95, GPU, MACHINE, 97, DRAIN, "pid=71234, name=python, Uncontained: LTC TAG (0x2,0x0). RST: Yes, D-RST: No"),
+    _xid(109, USER, CAUSE, 65, DEBUG, "pid=71234, name=python, Ch 00000002, errorString CTX SWITCH TIMEOUT"),
+    _xid(119, GPU, MACHINE, 94, "reset the GPU or reboot the node; update the driver", "pid=71234, name=python, Timeout after 6s of waiting for RPC response from GPU0 GSP!"),
+    _xid(120, GPU, MACHINE, 94, "reset the GPU or reboot the node; update the driver", "pid=71234, name=python, GSP task exception: load access page fault"),
+    _xid(121, FABRIC, MACHINE, 75, "watch it, and reset the GPU soon", "pid='<unknown>', name=<unknown>, C2C Link corrected error"),
+    _xid(123, GPU, MACHINE, 85, DRAIN, "pid='<unknown>', name=<unknown>, SPI PMU RPC failure"),
+    _xid(136, FABRIC, MACHINE, 85, DRAIN, "pid='<unknown>', name=<unknown>, link training failed"),
+    _xid(140, GPU, MACHINE, 92, DRAIN, "pid='<unknown>', name=<unknown>, Unrecovered ECC Error"),
+    _xid(144, FABRIC, MACHINE, 85, DRAIN, "SAW_MVB Nonfatal XC0 i0 Link 00"),
+    _xid(145, FABRIC, MACHINE, 88, DRAIN, "RLW_REMAP Nonfatal XC0 i0 Link 03"),
+    _xid(149, FABRIC, MACHINE, 88, DRAIN, "NETIR_LINK_EVT Fatal XC0 i0 Link 07"),
     ("cuda-ecc", GPU, CAUSE, 96, "uncorrectable ECC error", r"(?i)uncorrectable ECC error", "its GPU's memory has an error that cannot be corrected", DRAIN, CUDA,
      "RuntimeError: CUDA error: uncorrectable ECC error encountered"),
     ("cuda-nvlink", FABRIC, CAUSE, 94, "uncorrectable NVLink error|Invalid access of peer GPU memory over nvlink", r"(?i)uncorrectable NVLink error|Invalid access of peer GPU memory over nvlink",
@@ -166,9 +168,9 @@ _NEEDS = r".* to \S+ \((?!None|Drain P2P)"  # Xid 154 tells what a GPU needs to 
 
 RULES: tuple[Row, ...] = (
     *_OWN,
-    _xid(154, GPU, MACHINE, 90, "that the GPU needs a reset, or its host a restart", HELPS[REBOOT], "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", _NEEDS),
+    _xid(154, GPU, MACHINE, 90, HELPS[REBOOT], "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", _NEEDS, "that the GPU needs a reset, or its host a restart"),
     *(
-        _xid(one.number, _CLASS.get(one.kind, GPU), MACHINE if one.action in HARDWARE else EFFECT, 85 if one.action in HARDWARE else 50, f'"{one.what}"', HELPS[one.action], "pid='<unknown>', name=<unknown>")
+        _xid(one.number, _CLASS.get(one.kind, GPU), MACHINE if one.action in HARDWARE else EFFECT, 85 if one.action in HARDWARE else 50, HELPS[one.action], "pid='<unknown>', name=<unknown>")
         for one in CATALOGUE.values()
         if one.number != 154 and f"xid-{one.number}" not in _NAMED
     ),
