@@ -18,7 +18,7 @@ from kit.network.receiver import Receiver, receiver
 from kit.ports import ports
 
 from holdfast.supervisor.notify import webhook
-from holdfast.supervisor.notify.delivery_queue import Letter, Phase
+from holdfast.supervisor.notify.delivery_queue import Notification, Phase
 
 
 @pytest.fixture
@@ -111,8 +111,8 @@ def test_one_that_hangs_delays_nobody_else(holdfast, told, hook, wait_until):
 def test_an_attempt_that_we_give_up_is_not_laid_to_the_receiver(hook, monkeypatch):
     monkeypatch.setattr(webhook, "TRY_S", 0.2)
     hook.answers = [None] * 5
-    letter = Letter(id="1.begun", phase=Phase.BEGUN, deed={"id": "1"})
-    assert {webhook.Webhook(hook.url).deliver(letter).text for _ in range(5)} == {"no answer within 0.2 s"}
+    notification = Notification(id="1.begun", phase=Phase.BEGUN, deed={"id": "1"})
+    assert {webhook.Webhook(hook.url).deliver(notification).text for _ in range(5)} == {"no answer within 0.2 s"}
 
 
 def test_one_that_is_away_is_told_when_it_is_back_also_by_another_life_of_ours(holdfast, told, hook, wait_until):

@@ -135,7 +135,7 @@ class Stderr:
 
 
 def tell(text: str) -> None:
-    """Say one thing, by a voice that is used once."""
+    """Say one thing, and close."""
     stderr = Stderr()
     stderr.say(f"{text}\n")
     stderr.close()
