@@ -302,7 +302,7 @@ def test_a_py_spy_that_cannot_be_started_costs_its_stacks_only(tmp_path: Path) -
     looking = Stacks(workers, lambda round: str(tmp_path), spy=lambda: str(program))  # type: ignore[arg-type]
     looking.begin(LookAtWorkers(round=1, base_rank=0, within_s=2.0), None)
     while not (found := looking.due()):
-        host.wait(looking.deadline())
+        host.wait(looking.due_at)
     assert [position.pid for position in found[0].positions] == [pid]
     looking.keeper("rank 0 hung")()
     assert "what the kernel says of it" in (tmp_path / "rank-0.txt").read_text()
@@ -317,7 +317,7 @@ def test_a_node_leaves_others_time_to_look_before_it_says_that_it_has_looked(tmp
     began = host.now()
     looking.begin(LookAtWorkers(round=1, base_rank=0, within_s=2.0), None)
     while not looking.due():
-        host.wait(looking.deadline())
+        host.wait(looking.due_at)
     assert host.now() - began >= 0.2
     host.close()
 
@@ -340,7 +340,7 @@ def test_a_rank_that_answers_while_py_spy_is_asked_is_believed_and_py_spy_is_giv
     before = len(os.listdir("/proc/self/fd"))
     looking.begin(LookAtWorkers(round=1, base_rank=0, within_s=2000.0), None)
     while not (found := looking.due()):
-        host.wait(looking.deadline())
+        host.wait(looking.due_at)
     assert found[0].positions[0].where == "<module> (train.py:7)"
     assert len(os.listdir("/proc/self/fd")) == before
     spy = int(started.read_text())

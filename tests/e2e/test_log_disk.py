@@ -62,7 +62,7 @@ class Job:
         self.logs[0].unlink()
         self.logs[0].symlink_to(self.mount.log)
         self.workers.attempt.tee = partial(self.workers.attempt.tee, stdout_fd=console)  # type: ignore[method-assign]
-        self.workers.settle()
+        self.workers.follow()
         self.workers.disk_is_local = False  # its folder lies on one, and only a link leads elsewhere
         self.until(self.workers.shower.caught_up)
         os.close(console)
@@ -72,7 +72,7 @@ class Job:
         deadline = time.monotonic() + PATIENCE_S
         while not what():
             assert time.monotonic() < deadline, f"{self.out!r}, {self.complaints}"
-            for seen in self.host.wait(min(self.workers.deadline(), time.monotonic() + 0.1)):
+            for seen in self.host.wait(min(self.workers.due_at, time.monotonic() + 0.1)):
                 self.ended += [one for one in self.workers.understood(seen) if isinstance(one, Ended)]
             self.workers.due()
 

@@ -34,7 +34,7 @@ class Ranks:
         for pid, name in enumerate(("first", "second"), 1):
             if name in shown:
                 self.pages[pid].saves = shown[name]
-        assert self.hand.due() == [], "it is too early"
+        assert self.at < self.hand.due_at, "it is too early"
         self.at += LOOK_S
         return self.hand.due()
 
@@ -66,6 +66,6 @@ def test_a_rank_that_ends_has_written_nothing_by_that(ranks: Ranks) -> None:
 
 def test_nobody_is_looked_at_when_all_are_gone_or_cannot_be_seen(ranks: Ranks) -> None:
     ranks.pages[1] = ranks.pages[2] = None
-    assert ranks.look() == [] and ranks.hand.deadline() < NEVER
+    assert ranks.look() == [] and ranks.hand.due_at < NEVER
     ranks.pages.clear()
-    assert ranks.look() == [] and ranks.hand.deadline() == NEVER
+    assert ranks.look() == [] and ranks.hand.due_at == NEVER

@@ -50,11 +50,11 @@ def troubles(supervised: SupervisorLink, *faults: DeviceFault, state: str = "unf
 
 def test_that_a_node_waits_for_a_place_is_told_at_once_though_no_event_says_so(supervised):
     group: Any = supervised.group
-    assert supervised.deadline() > 0.0
+    assert supervised.due_at > 0.0
     group.state.spare_because = "there are enough"
-    assert supervised.deadline() == 0.0
+    assert supervised.due_at == 0.0
     supervised.due()
-    assert supervised.told is not None and supervised.told.spare_because == "there are enough" and supervised.deadline() > 0.0
+    assert supervised.told is not None and supervised.told.spare_because == "there are enough" and supervised.due_at > 0.0
 
 
 def test_a_node_is_unfit_until_each_of_its_checks_is_content(supervised):

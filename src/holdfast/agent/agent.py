@@ -15,7 +15,6 @@ from collections.abc import Iterable, Sequence
 
 from holdfast import __version__
 from holdfast.agent.build import lone_node
-from holdfast.agent.component import Timed
 from holdfast.agent.components import Components
 from holdfast.agent.group.messages import (
     CheckNode,
@@ -59,9 +58,9 @@ FAREWELL_S = 5.0
 node that was cut off at the job's end looks for the coordinator, and would take a success for a failure."""
 
 SETTLE_S = 0.1
-"""Delay after the agent's start for work that takes time and that no worker needs: control socket, monitor, logs, and the
-record if no worker has started yet. So the workers that can start have the CPUs to themselves, and a node that waits for
-others can still answer questions."""
+"""Delay after the agent's start, and that of a round's workers, for work that takes time and that no worker needs: control
+socket, monitor, logs, and the record if no worker has started yet. So the workers that can start have the CPUs to
+themselves, and a node that waits for others can still answer questions."""
 
 HURRY_S = 1.0  # Seconds to wait for the last lines after a signal asks to hurry.
 
@@ -132,10 +131,9 @@ class Agent:
         )
         self.components = Components(around)
         self.parts, self.workers, self.control = self.components.parts, self.components.workers, self.components.control
-        io_thread, say = self.agent_log.recorder.io_thread, self.agent_log.say
-        self.parts.append(EndWatch(self.job_dir, self._member, self.host, io_thread, say))
-        self.timed: list[Timed] = [self.agent_log.stderr, *([self.network] if self.network is not None else [])]
-        """What has something to do at moments of its own, beside the machines and the parts."""
+        if self.network is not None:
+            io_thread, say = self.agent_log.recorder.io_thread, self.agent_log.say
+            self.components.add(EndWatch(self.job_dir, self._member, self.host, io_thread, say))
         if config.health_check_port is not None:
             self.control.open_health(config.health_check_port, self._progress_at_unix)
 
@@ -162,12 +160,13 @@ class Agent:
                     self._answer_or_perform(self.node.observe(seen, self.host.now()))
                     continue
                 for part in self.parts:
-                    part.saw(seen)
+                    if isinstance(seen, part.sees):
+                        part.saw(seen)
                 self._observe(*self.workers.understood(seen))
             self._send_answers()
             self._show_lease()
-            for part in self.parts:
-                part.end_turn()
+            for one in self.components.per_turn:
+                one.end_turn()
         assert self.exit is not None
         self.workers.close_logs(patient=True, cut=self._is_cut)
         self.components.take_last_lines(self._is_cut)
@@ -212,7 +211,9 @@ class Agent:
         return now >= self.cut_at
 
     def _deadline(self) -> float:
-        return min(self.node.deadline(), self.leave_at, self.settle_at, *(one.deadline() for one in [*self.timed, *self.parts]))
+        network_at = NEVER if self.network is None else self.network.deadline()
+        timed_at = min(one.due_at for one in self.components.timed)
+        return min(self.node.deadline(), network_at, timed_at, self.leave_at, self.settle_at)
 
     def _due(self) -> list[Observation]:
         """What the passing of time has brought."""
@@ -223,8 +224,10 @@ class Agent:
             late += self.components.settle()
         if self.network is not None:
             self.node.set_clock(self.awake_at_unix - now)
-        for one in [*self.timed, *self.parts]:
-            late += one.due()
+            late += self.network.due()
+        for one in list(self.components.timed):  # one of them may have others made
+            if now >= one.due_at:
+                late += one.due()
         return [*late, Tick()] if now >= self.node.deadline() else late
 
     def _member(self) -> Member | None:
@@ -281,6 +284,7 @@ class Agent:
     def _start_workers(self, assigned: Assigned) -> list[Observation]:
         self._show_lease()  # making the directories may take longer than the lease lasts: others then go on
         started = self.workers.start(assigned, self.node.lease_ends)
+        self.settle_at = self.host.now() + SETTLE_S
         return [*started, *self.components.begin_round(assigned, started)]
 
     def _answer_or_perform(self, actions: Sequence[Action]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.agent.build import no_progress_cycles
-from holdfast.agent.component import Component
+from holdfast.agent.component import Component, PerRound, PerTurn, Timed
 from holdfast.agent.control.control_handler import ControlHandler
 from holdfast.agent.group.messages import CheckNode, FromCoordinator, KeepStacks, LookAtWorkers
 from holdfast.agent.logs.attempt_logs import LogPlan
@@ -47,7 +47,8 @@ class Components:
         config, host, agent_log, job_dir = around.config, around.host, around.agent_log, around.job_dir
         self.late: LateComponents | None = None  # None: the first workers have yet to run, and to have their time.
         self.round: tuple[Assigned, Sequence[Observation]] | None = None
-        """The newest round, and what became of each of its workers. None: none was started."""
+        """The newest round, and what became of each of its workers. None: the late parts know it, or none was started."""
+        self.is_settled = False  # What was put off for the sake of the first workers is done.
         self.before: list[tuple[Event, float]] = []  # What was recorded before the late parts were there.
         self.supervisor_secret = supervisor_token(config) if config.supervisors else b""
         self.checks: Checking | None = None
@@ -71,16 +72,27 @@ class Components:
         self.workers = Workers(config, host, plan, job_progress=job_progress, replicas=replicas, upstream=upstream)
         timer_file = config.timer_file or os.path.join(job_dir.path, f"watchdog-{job_dir.node}.fifo")
         self.watchdog = open_watchdog(timer_file, host, os.environ, agent_log.degraded) if config.watchdog else None
-        self.parts: list[Component] = [
+        self.parts: list[Component] = []
+        self.timed: list[Timed] = [agent_log.stderr]
+        self.per_round: list[PerRound] = []
+        self.per_turn: list[PerTurn] = []
+        self.add(
             self.workers,
             self.control,
             Beginnings(host, agent_log.record),  # before the monitor: what it says of ranks follows their start
             EndStacks(around.node.group, self.workers, agent_log.showed),
             *(part for part in (replicas, self.log_receiver, self.watchdog) if part is not None),
             *wished_for(around, self.log_is_whole),
-        ]
+        )
         if config.check_before or config.check_after or config.check_during:
             self.checking()  # a check that does not exist is a usage error
+
+    def add(self, *parts: Part) -> None:
+        """From now on these are told and asked what concerns them."""
+        self.parts += parts
+        self.timed += [part for part in parts if isinstance(part, Timed)]
+        self.per_round += [part for part in parts if isinstance(part, PerRound)]
+        self.per_turn += [part for part in parts if isinstance(part, PerTurn)]
 
     def log_is_whole(self, path: str) -> bool:
         """Whether nothing more comes into the log at that path. Any thread may ask."""
@@ -90,29 +102,34 @@ class Components:
     @property
     def is_looking(self) -> bool:
         """The ranks are being asked where they are."""
-        return self.late is not None and self.late.stacks.deadline() != NEVER
+        return self.late is not None and self.late.stacks.due_at != NEVER
 
     # --- what they are told ---------------------------------------------------------------------------------------------
 
     def settle(self) -> list[Observation]:
-        """The first workers had their time: do what was put off for their sake, and make the late parts."""
-        seen = [seen for part in self.parts for seen in part.settle()]
-        if self.around.network is not None:
-            self.around.network.warm()
-        introduce(self.around.config.state_dir, self.around.config.rdzv_id, self.around.job_dir)
-        return [*seen, *self._make_late()]
+        """Workers have had the processors to themselves for a while: do what was put off for their sake."""
+        self.workers.follow()
+        seen: list[Observation] = []
+        if not self.is_settled:
+            self.is_settled = True
+            seen += [seen for part in self.parts for seen in part.settle()]
+            if self.around.network is not None:
+                self.around.network.warm()
+            introduce(self.around.config.state_dir, self.around.config.rdzv_id, self.around.job_dir)
+        return [*seen, *self._begin_late(self._made_late())]
 
     def begin_round(self, assigned: Assigned, started: Sequence[Observation]) -> list[Observation]:
-        """The workers of a round have been started; what is seen of them at once."""
+        """The workers of a round have been started; what is seen of them at once. The late parts hear of it in `settle`."""
         self.round = assigned, started
-        return [seen for part in self.parts for seen in part.begin_round(assigned, started)]
+        return [seen for part in self.per_round for seen in part.begin_round(assigned, started)]
 
     def recorded(self, event: Event, at_unix: float) -> None:
         """An event of this node was recorded."""
         if self.late is None:
             self.before.append((event, at_unix))
         for part in self.parts:
-            part.recorded(event, at_unix)
+            if isinstance(event, part.notes):
+                part.recorded(event, at_unix)
 
     def take_last_lines(self, cut: Callable[[], bool]) -> None:
         """The job has ended: wait until `cut` for the last lines of other nodes' ranks."""
@@ -135,15 +152,15 @@ class Components:
                 if self.late is not None and self.late.monitoring is not None:
                     self.late.monitoring.heed(longest_s, busy_s)
                 return []
-        seen = self._make_late()
-        assert self.late is not None
+        late = self._made_late()
+        seen = self._begin_late(late)
         match action:
-            case FromCoordinator(message=ToImport(modules=modules)) if self.late.spares is not None:
-                self.late.spares.stand_by(modules)
+            case FromCoordinator(message=ToImport(modules=modules)) if late.spares is not None:
+                late.spares.stand_by(modules)
             case LookAtWorkers():
-                self.late.stacks.begin(action, self.late.monitoring)
-            case KeepStacks(reason=reason) if self.late.stacks.path:
-                self.around.agent_log.keep(self.late.stacks.kept(reason), at_unix, self.late.stacks.keeper(reason))
+                late.stacks.begin(action, late.monitoring)
+            case KeepStacks(reason=reason) if late.stacks.path:
+                self.around.agent_log.keep(late.stacks.kept(reason), at_unix, late.stacks.keeper(reason))
         return seen
 
     def verdicts(self) -> list[Mapping[str, Any]]:
@@ -152,18 +169,28 @@ class Components:
 
     # --- making ---------------------------------------------------------------------------------------------------------
 
-    def _make_late(self) -> list[Observation]:
+    def _made_late(self) -> LateComponents:
         if self.late is not None:
-            return []
+            return self.late
         from holdfast.agent.late_components import LateComponents  # costs time that the first workers would wait for
 
         self.late = late = LateComponents(self.around, self.workers, self.control, supervisor_secret=self.supervisor_secret)
         self.parts += late.parts
+        self.timed += [part for part in late.parts if isinstance(part, Timed)]
         before, self.before = self.before, []
         for part in late.parts:
             for event, at_unix in before:
-                part.recorded(event, at_unix)
-        return [seen for part in late.parts for seen in (part.begin_round(*self.round) if self.round else ())]
+                if isinstance(event, part.notes):
+                    part.recorded(event, at_unix)
+        return late
+
+    def _begin_late(self, late: LateComponents) -> list[Observation]:
+        """Tell the late parts of the newest round, once."""
+        if self.round is None:
+            return []
+        (assigned, started), self.round = self.round, None
+        per_round = [part for part in late.parts if isinstance(part, PerRound)]
+        return [seen for part in per_round for seen in part.begin_round(assigned, started)]
 
     def _progress(self, local_rank: int) -> dict[str, object]:
         return self.late.progress(local_rank) if self.late is not None else {}
@@ -176,7 +203,7 @@ class Components:
             around = self.around
             lead = (lambda: around.node.clock_lead) if around.network is not None else (lambda: None)
             self.checks = Checking(around.config, around.host, around.perform, lead)
-            self.parts.append(self.checks)
+            self.add(self.checks)
         return self.checks
 
     def injections(self) -> Injections:
@@ -185,7 +212,7 @@ class Components:
             from holdfast.agent.faults.driver import Injections  # most jobs never play a fault
 
             self.faults = Injections(self.around, self.workers, checker=lambda: self.checks)
-            self.parts.append(self.faults)
+            self.add(self.faults)
         return self.faults
 
     def _made_with_links(self) -> tuple[Replicas | None, LogReceiver | None, Upstream | None]:

@@ -88,7 +88,9 @@ class SimAgent(Watched):
             self.scene, self.place, config, world, group, local_ranks=lambda: self.local_ranks, perform=self.perform
         )
         self.checking = SimChecking(self.scene, self.place, config, world, self.perform) if job.checks else None
-        self.parts: list[Component] = [self.monitoring, self.spares, *([self.checking] if self.checking is not None else [])]
+        self.parts: list[SimMonitoring | SimSpares | SimChecking] = [self.monitoring, self.spares]
+        if self.checking is not None:
+            self.parts.append(self.checking)
         self._tell_the_time()
         self._hold_port()
         self.perform(self.node.begin(world.now()))
@@ -158,9 +160,10 @@ class SimAgent(Watched):
         late = [Tick()] if self.world.now() >= self.node.deadline() else []
         seen = self.world.wait(NEVER)
         self._tell_the_time()
-        for what in [*seen, *(found for part in self.parts for found in part.due()), *late]:
+        for what in [*seen, *(found for part in self.parts if self.world.now() >= part.due_at for found in part.due()), *late]:
             for part in self.parts:
-                part.saw(what)
+                if isinstance(what, part.sees):
+                    part.saw(what)
             self._observe(*self._understood(what))
         self.checks.after_turn(self, idle=not seen)
         self._after()
@@ -179,7 +182,7 @@ class SimAgent(Watched):
             self.wake(max(self.scene.timeline.now, self.world.clock.true(deadline)))
 
     def _deadline(self) -> float:
-        return min(self.node.deadline(), self.leave_at, *(part.deadline() for part in self.parts))
+        return min(self.node.deadline(), self.leave_at, *(part.due_at for part in self.parts))
 
     def _tell_the_time(self) -> None:
         self.node.set_clock(self.world.unix() - self.world.now())
@@ -274,7 +277,8 @@ class SimAgent(Watched):
                 self.scene.note(self.place, event)
                 self.checks.recorded(self, event)
                 for part in self.parts:
-                    part.recorded(event, self.world.unix())
+                    if isinstance(event, part.notes):
+                        part.recorded(event, self.world.unix())
             case Say(text=text, level=level) if level != "debug":
                 self.scene.note(self.place, f"{level}: {text}")
             case FromCoordinator(message=Reply(text=text)):

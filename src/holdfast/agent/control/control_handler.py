@@ -63,6 +63,7 @@ class ControlHandler(Component):
         self.asked: dict[int, Request] = {}  # Requests that wait for the coordinator's answer, by number.
         self.examinations: dict[int, Examination] = {}  # Those whose answers are not all there, by number.
         self.asks = 0
+        self.due_at = NEVER  # When somebody has waited long enough, or the loop has to show that it is alive.
 
     def settle(self) -> list[Observation]:
         """Listen on the Unix socket; without it the job runs all the same."""
@@ -89,6 +90,7 @@ class ControlHandler(Component):
             self.host.complain(f"no health check on port {port} (TORCHELASTIC_HEALTH_CHECK_PORT): {error.strerror}")
             return
         self.health = server
+        self._wait()
 
     def close(self) -> None:
         if self.control is not None:
@@ -200,19 +202,20 @@ class ControlHandler(Component):
         longest_s = self.checking().longest_s(checks)
         self.asks += 1
         self.examinations[self.asks] = Examination(request, self.host.now() + longest_s + MARGIN_S)
+        self._wait()
         return [self._request(RequestKind.CHECK, target=EVERY_NODE, ask=self.asks, checks=checks)]
-
-    def deadline(self) -> float:
-        """When to call `due`, or to wake up and show that the loop is alive."""
-        pulse_at = NEVER if self.health is None else self.host.now() + PULSE_S
-        return min(pulse_at, *(one.until for one in self.examinations.values()), NEVER)
 
     def due(self) -> list[Observation]:
         """Answer those who wait for what is known by now."""
         now = self.host.now()
         for ask in [ask for ask, one in self.examinations.items() if one.is_over(now)]:
             self.examinations.pop(ask).reply()
+        self._wait()
         return []
+
+    def _wait(self) -> None:
+        pulse_at = NEVER if self.health is None else self.host.now() + PULSE_S
+        self.due_at = min(pulse_at, *(one.until for one in self.examinations.values()), NEVER)
 
     def _nodes(self) -> dict[str, object]:
         if (rendezvous := self.rendezvous()) is None:

@@ -109,7 +109,8 @@ class Checking(Component):
 
     # --- the loop -------------------------------------------------------------------------------------------------------
 
-    def deadline(self) -> float:
+    @property
+    def due_at(self) -> float:
         ends = (child.until for label, child in self.children.items() if label not in self.stuck)
         return min(self.examiner.deadline(), min(ends, default=NEVER))
 

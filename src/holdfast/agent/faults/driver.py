@@ -40,6 +40,8 @@ FORBIDDEN = "its agent was not started with --allow-inject (or HOLDFAST_ALLOW_IN
 class Injections(Component):
     """One agent's."""
 
+    notes = StopSent, WorkerDying, WorkerExited
+
     def __init__(self, around: Surroundings, workers: Workers, *, checker: Callable[[], Checking | None]) -> None:
         """`checker`: what runs the node's checks, if anything does."""
         self.config, self.host, self.perform = around.config, around.host, around.perform
@@ -78,14 +80,14 @@ class Injections(Component):
 
     # --- the loop -------------------------------------------------------------------------------------------------------
 
-    def deadline(self) -> float:
+    @property
+    def due_at(self) -> float:
         """When to call `due`."""
         return self.injector.deadline()
 
     def due(self) -> list[Observation]:
         """What the passing of time has brought."""
-        if (now := self.host.now()) >= self.injector.deadline():
-            self._carry_out(self.injector.observe(Tick(), now))
+        self._carry_out(self.injector.observe(Tick(), self.host.now()))
         return []
 
     def recorded(self, event: Event, at_unix: float) -> None:

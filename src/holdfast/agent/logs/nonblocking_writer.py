@@ -43,13 +43,14 @@ class Console:
         """True while something waits to be written."""
         return self._at < len(self._pending)
 
-    def write(self, text: bytes, *, at_most: int | None = None) -> None:
-        """Write what goes at once; keep the rest for `flush`. Dropped, where more than `at_most` bytes wait already."""
+    def write(self, text: bytes, *, at_most: int | None = None) -> bool:
+        """Write what goes at once; keep the rest for `flush`. Dropped, where more than `at_most` bytes wait already. True:
+        nothing is left."""
         if at_most is not None and len(self._pending) - self._at > at_most:
-            return
+            return False
         self._pending = self._pending[self._at :] + text
         self._at = 0
-        self.flush()
+        return self.flush()
 
     def flush(self) -> bool:
         """Write what goes at once. True: nothing is left."""
@@ -103,6 +104,7 @@ class Stderr:
     def __init__(self, fd: int = 2, clock: Callable[[], float] = time.monotonic) -> None:
         self._fd, self._clock = fd, clock
         self._console: Console | None = None  # opened with the first word: most jobs have nothing to say
+        self.due_at = NEVER  # When to call `due`: soon, while something waits.
 
     def say(self, text: str) -> None:
         """Say `text`, which ends with its line; at once if that goes."""
@@ -112,15 +114,13 @@ class Stderr:
             except OSError:
                 return  # there is no such descriptor
         encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
-        self._console.write(text.encode(encoding, "backslashreplace"), at_most=KEPT_BYTES)
-
-    def deadline(self) -> float:
-        """When to call `due`: soon, while something waits."""
-        return self._clock() + RETRY_S if self._console is not None and self._console.pending else NEVER
+        all_said = self._console.write(text.encode(encoding, "backslashreplace"), at_most=KEPT_BYTES)
+        self.due_at = NEVER if all_said else self._clock() + RETRY_S
 
     def due(self) -> list[Observation]:
-        if self._console is not None:
-            self._console.flush()
+        """Say what waits, as far as somebody takes it."""
+        all_said = self._console is None or self._console.flush()
+        self.due_at = NEVER if all_said else self._clock() + RETRY_S
         return []
 
     def close(self, patience_s: float = PATIENCE_S) -> None:

@@ -48,6 +48,8 @@ TOKEN = "HOLDFAST_ATTRIBUTION_TOKEN"
 class Attribution(Component):
     """One job's questions. `say` is called by `end_turn` alone."""
 
+    notes = (RoundFormed,)
+
     def __init__(
         self,
         config: RunConfig,
@@ -83,8 +85,7 @@ class Attribution(Component):
         self._service: Any = None
 
     def recorded(self, event: Event, at_unix: float) -> None:
-        if isinstance(event, RoundFormed):
-            self.end_turn()
+        self.end_turn()
 
     def end_turn(self) -> None:
         """See what has become of the round, and what was answered."""

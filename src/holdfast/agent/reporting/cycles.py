@@ -22,6 +22,8 @@ from holdfast.telemetry.report.cycle_info import CycleInfo
 class Cycles(Component):
     """What was last seen of the rounds, and the files about them."""
 
+    notes = (RoundFormed,)
+
     def __init__(
         self,
         config: RunConfig,
@@ -39,8 +41,7 @@ class Cycles(Component):
 
     def recorded(self, event: Event, at_unix: float) -> None:
         """Workers may look for the file of the round that was formed."""
-        if isinstance(event, RoundFormed):
-            self.end_turn()
+        self.end_turn()
 
     def end_turn(self) -> None:
         """Write down what has become of the round."""

@@ -42,6 +42,8 @@ LOOK_S = 0.05
 class RankReports(Component):
     """One of the agent's parts. Made by `rank_reports`."""
 
+    notes = WorkerStarted, FailureSeen, WorkerExited, WorkersStopped
+
     def __init__(
         self,
         port: int,
@@ -58,7 +60,7 @@ class RankReports(Component):
         self.finished: set[int] = set()  # Local ranks that have ended with 0.
         self.beating: set[int] = set()  # Local ranks that are told as running each second.
         self.unannounced: set[int] = set()  # Local ranks that the daemon has not taken up yet.
-        self.beat_at = NEVER
+        self.beat_at = self.look_at = NEVER
 
     def recorded(self, event: Event, at_unix: float) -> None:
         match event:
@@ -85,6 +87,7 @@ class RankReports(Component):
         known = self.workers.get(local_rank)
         if known is None or known.global_rank != rank:
             self.unannounced.add(local_rank)
+            self.look_at = self.clock() + LOOK_S
             self.workers[local_rank] = worker_at(worker_address(self.port, local_rank), local_rank, rank)
             if known is None:
                 self.reports.register(self.workers[local_rank].worker_address, self.workload)
@@ -96,13 +99,15 @@ class RankReports(Component):
             self.workers[local_rank] = worker = replace(self.workers[local_rank], state=state)
             self.reports.say(worker)
 
-    def deadline(self) -> float:
-        if self.unannounced and not self.reports.trouble:
-            return self.clock() + LOOK_S
-        return self.beat_at if self.beating else NEVER
+    @property
+    def due_at(self) -> float:
+        """When a rank beats, or may have been taken up."""
+        beat_at = self.beat_at if self.beating else NEVER
+        return min(beat_at, self.look_at) if self.unannounced and not self.reports.trouble else beat_at
 
     def due(self) -> list[Observation]:
         """Beat, and say which ranks the daemon knows."""
+        self.look_at = self.clock() + LOOK_S
         for local_rank in [one for one in self.unannounced if self.workers[one].worker_address in self.reports.told]:
             self.unannounced.discard(local_rank)
             self.say(f"setup_goodput_client for rank {self.workers[local_rank].global_rank} successful")

@@ -44,23 +44,18 @@ class InPlace(Component):
         self.attempt = ""  # That of our pod, as JobSet knows it. Empty: it has not been told yet.
         self.child: subprocess.Popen[bytes] | None = None
         self.heard = b""  # The beginning of a line.
-        self.start_at, self.began, self.pause_s = NEVER, 0.0, FIRST_S
+        self.due_at, self.began, self.pause_s = NEVER, 0.0, FIRST_S
         self.haste = 0.5 + os.urandom(1)[0] / 510
         """Of the pauses: different for each pod, so that thousands do not come back at once."""
 
     def settle(self) -> list[Observation]:
-        self.start_at = self.host.now()
+        self.due_at = self.host.now()
         return []
 
-    def deadline(self) -> float:
-        return self.start_at
-
     def due(self) -> list[Observation]:
-        if self.host.now() < self.start_at:
-            return []
         import subprocess  # heavy: not before the first worker
 
-        self.start_at, self.began = NEVER, self.host.now()
+        self.due_at, self.began = NEVER, self.host.now()
         argv, pipe = [*program("kubernetes.jobset_in_place"), self.jobset, self.pod, self.attempt], subprocess.PIPE
         try:
             self.child = subprocess.Popen(argv, stdin=pipe, stdout=pipe, start_new_session=True)
@@ -101,7 +96,7 @@ class InPlace(Component):
         now = self.host.now()
         if now > self.began + LONGEST_S:
             self.pause_s = FIRST_S
-        self.start_at, self.pause_s = now + self.haste * self.pause_s, min(2 * self.pause_s, LONGEST_S)
+        self.due_at, self.pause_s = now + self.haste * self.pause_s, min(2 * self.pause_s, LONGEST_S)
 
     def close(self) -> None:
         child, self.child, self.heard = self.child, None, b""

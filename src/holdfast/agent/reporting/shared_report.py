@@ -60,28 +60,24 @@ class EndWatch(Component):
         io_thread: IoThread,
         say: Callable[[str, str], None],
     ) -> None:
-        """`member`: this node's link to the coordinator. None: it is here. `io_thread` reads: the disk may hang."""
+        """`member`: this node's link to the coordinator. None: the coordinator is here. `io_thread` reads: the disk may hang."""
         self.end, self.joins = SharedReport(job_dir.report_path, joins=job_dir.joins), job_dir.joins
         self.member, self.host, self.io_thread, self.say = member, host, io_thread, say
-        self.look_at = NEVER
+        self.look_at = -NEVER  # When to look next, if the coordinator is lost then.
 
-    def deadline(self) -> float:
-        return self.look_at
+    @property
+    def due_at(self) -> float:
+        """When to look: as long as the coordinator is lost."""
+        member = self.member()
+        if member is None:
+            return NEVER
+        is_lost = member.lease_over or bool(self.joins and member.leased_at is None and member.trouble)
+        return self.look_at if is_lost else NEVER
 
     def due(self) -> list[Observation]:
         """Tell the end once it is known."""
-        now = self.host.now()
-        if not self._is_lost():
-            self.look_at = NEVER
-        elif self.look_at == NEVER or now >= self.look_at:
-            self.look_at = now + LOOK_S
-            if (report := self.io_thread.value(self.end.look)) is not None:
-                self.say(f"the job has ended, as {self.end.path} tells", "warning")
-                return [Told(message=Finish(report=report))]
+        self.look_at = self.host.now() + LOOK_S
+        if (report := self.io_thread.value(self.end.look)) is not None:
+            self.say(f"the job has ended, as {self.end.path} tells", "warning")
+            return [Told(message=Finish(report=report))]
         return []
-
-    def _is_lost(self) -> bool:
-        member = self.member()
-        if member is None:
-            return False
-        return member.lease_over or bool(self.joins and member.leased_at is None and member.trouble)

@@ -37,6 +37,8 @@ MEMBERS = 4096  # Names of members that a report may have.
 class SupervisorLink(Component):
     """One agent's."""
 
+    notes = (Event,)
+
     def __init__(
         self, around: Surroundings, control: ControlHandler, *, secret: bytes, progress: Callable[[int], dict[str, object]]
     ) -> None:
@@ -60,7 +62,8 @@ class SupervisorLink(Component):
 
     # --- the loop -------------------------------------------------------------------------------------------------------
 
-    def deadline(self) -> float:
+    @property
+    def due_at(self) -> float:
         return 0.0 if self._has_news() else min(self.look_at, self.uplink.deadline(), self.network.deadline())
 
     def due(self) -> list[Observation]:

@@ -14,6 +14,8 @@ from holdfast.telemetry.report.torch_events import TorchEvents
 class TorchEventLog(Component):
     """Those of one agent."""
 
+    notes = (Event,)
+
     def __init__(self, config: RunConfig, agent_log: AgentLog, group: Group) -> None:
         self.events = TorchEvents(config, agent_log.name, program_name(config))
         self.agent_log, self.group = agent_log, group

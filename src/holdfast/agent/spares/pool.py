@@ -91,6 +91,8 @@ class ParkedSpare:
 class SparePool(Component):
     """This node's spares."""
 
+    notes = FailureSeen, StopSent
+
     def __init__(
         self,
         config: RunConfig,
@@ -124,8 +126,7 @@ class SparePool(Component):
 
     def recorded(self, event: Event, at_unix: float) -> None:
         """See `Component`: the workers are being ended, or end by themselves."""
-        if isinstance(event, (FailureSeen, StopSent)):
-            self._show(RoundEnds())
+        self._show(RoundEnds())
 
     def stand_by(self, modules: Iterable[str]) -> None:
         """This node waits for a place; other nodes' workers have imported these."""
@@ -139,9 +140,11 @@ class SparePool(Component):
             self.given[local_rank] = launch.command(self.config, local_rank), env, None
         self._show(StandingBy())
 
-    def deadline(self) -> float:
-        """When to call `due`."""
-        return self.machine.deadline()
+    @property
+    def due_at(self) -> float:
+        """At once where the group does not know yet how long spares are worth waiting for."""
+        is_news = self.machine.state.awaited_until != self.awaited_until
+        return -NEVER if is_news else self.machine.deadline()
 
     def due(self) -> list[Observation]:
         """What the passing of time has brought, and what has come of it since."""

@@ -24,20 +24,16 @@ class Saves(Component):
         self.host = host
         self.pids: set[int] = set()
         self.open, self.done = False, 0  # As it was told last: whether one writes, and how many had been written.
-        self.look_at = NEVER
+        self.due_at = NEVER
 
     def begin_round(self, assigned: Assigned, started: Sequence[Observation]) -> list[Observation]:
-        self.pids, self.open, self.done, self.look_at = pids_of(started), False, 0, self.host.now() + LOOK_S
+        self.pids, self.open, self.done, self.due_at = pids_of(started), False, 0, self.host.now() + LOOK_S
         return []
 
-    def deadline(self) -> float:
-        return self.look_at
-
     def due(self) -> list[Observation]:
-        if (now := self.host.now()) < self.look_at:
-            return []
+        now = self.host.now()
         children = [child for pid in self.pids if (child := self.host.children.get(pid)) is not None]
-        self.look_at = now + LOOK_S if children else NEVER
+        self.due_at = now + LOOK_S if children else NEVER
         seen = [child.page.saves for child in children if child.page is not None]
         before, self.open, self.done = (self.open, self.done), any(one for one, _ in seen), sum(done for _, done in seen)
         if self.open == before[0] and (self.open or self.done <= before[1]):

@@ -14,6 +14,8 @@ from holdfast.core.processes import ProcessGone
 class EndStacks(Component):
     """Those of this node's workers."""
 
+    sees = (ProcessGone,)
+
     def __init__(self, group: Group, workers: Workers, keep: Callable[[int, int, str], None]) -> None:
         """`keep`: takes rank, local rank and stack."""
         self.group, self.workers, self.keep = group, workers, keep

@@ -80,7 +80,8 @@ class Watchdog(Component):
         self.fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         host.watch(self.fd, select.EPOLLIN, self._readable)
 
-    def deadline(self) -> float:
+    @property
+    def due_at(self) -> float:
         return self.host.now() + self.timers.next_unix() - self.host.unix()
 
     def due(self) -> list[Observation]:

@@ -70,6 +70,8 @@ class Watched:
 class Monitoring(Component):
     """The monitor of this node, with its hands."""
 
+    sees = ProcessDying, ProcessErred, ProcessGone
+
     def __init__(
         self,
         config: RunConfig,
@@ -118,14 +120,16 @@ class Monitoring(Component):
         local_rank = next((local_rank for local_rank, one in self.ranks.items() if one.pid == pid), None)
         if local_rank is not None:
             self._close_log(self.ranks.pop(local_rank))
-            self._guarded(lambda: self._show(RankGone(local_rank=local_rank)))
+            if self.ranks:  # else there is nothing to watch any more
+                self._guarded(lambda: self._show(RankGone(local_rank=local_rank)))
 
     def heed(self, job_s: Mapping[str, float], busy_s: float) -> None:
         """The coordinator says what the whole job needs, and for how long to wait for another node."""
         self.job_s = job_s
         self._guarded(lambda: self._show(PaceHeard(job_s=dict(job_s), busy_s=busy_s)))
 
-    def deadline(self) -> float:
+    @property
+    def due_at(self) -> float:
         if not self.ranks:
             return NEVER
         if self.back_at == -NEVER:
@@ -137,8 +141,6 @@ class Monitoring(Component):
 
     def due(self) -> list[Observation]:
         now = self.host.now()
-        if now < self.deadline():
-            return []
         if self.back_at != -NEVER:
             self.back_at = -NEVER
             return self._guarded(self._begin)

@@ -55,7 +55,7 @@ class Stacks(Component):
         self.spy, self.spy_s, self.others_s = spy, spy_s, others_s
         self.path = ""  # Empty: no rank was looked at.
         self.ranks: list[Rank] = []
-        self.look_at = NEVER
+        self.due_at = NEVER  # When to look whether they have answered; NEVER: nothing is being found out.
         self.others_until = self.spies_until = self.records_until = self.collectives_until = NEVER
         self.records: flight_recorder.Records | None = None
 
@@ -76,23 +76,19 @@ class Stacks(Component):
         self.others_until, self.spies_until, self.collectives_until = now + self.others_s, -NEVER, now + COLLECTIVES_S
         self.records = flight_recorder.Records(os.environ, [rank.rank for rank in self.ranks], now)
         self.records_until = now + wanted.within_s - RESERVE_S
-        self.look_at = now + POLL_S
-
-    def deadline(self) -> float:
-        """When to look whether they have answered; NEVER: nothing is being found out."""
-        return self.look_at
+        self.due_at = now + POLL_S
 
     def due(self) -> list[Observation]:
         """Whether they have answered, if it is time to look."""
         now = self.workers.host.now()
-        if now < self.look_at:
+        if now < self.due_at:
             return []
-        self.look_at = now + POLL_S
+        self.due_at = now + POLL_S
         for rank in self.ranks:
             rank.hear(late=now >= self.collectives_until)
         if self._is_awaited(now):
             return []
-        self.look_at = NEVER
+        self.due_at = NEVER
         return [Looked(positions=tuple(rank.position(now, self._file(rank)) for rank in self.ranks))]
 
     def _is_awaited(self, now: float) -> bool:

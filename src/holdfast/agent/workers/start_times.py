@@ -23,29 +23,28 @@ FIRST_LOOK_S = 1.0  # Few ranks make a step sooner, and nothing waits for the an
 class Beginnings(Component):
     """Those of the ranks of one round on this node."""
 
+    sees = ProcessDying, ProcessErred, ProcessGone
+
     def __init__(self, host: Host, record: Callable[[RanksBegun | RanksEnded], None]) -> None:
         self.host, self.record = host, record
         self.pids: set[int] = set()
         self.ended: dict[int, ProcessGone] = {}  # Those of them that are gone, by pid.
-        self.since, self.look_at = 0.0, NEVER
+        self.since, self.due_at = 0.0, NEVER
 
     def begin_round(self, assigned: Assigned, started: Sequence[Observation]) -> list[Observation]:
         self.pids, self.since, self.ended = pids_of(started), self.host.now(), {}
-        self.look_at = self.since + FIRST_LOOK_S
+        self.due_at = self.since + FIRST_LOOK_S
         return []
 
-    def deadline(self) -> float:
-        return self.look_at
-
     def due(self) -> list[Observation]:
-        if (now := self.host.now()) >= self.look_at:
-            self.look_at = now + (now - self.since)
-            for page in self._pages():
-                if trouble := page.trouble:
-                    self.host.complain(f"a rank runs, but not all that watches it could be set up there: {trouble}")
-            found = self._moments()
-            if found and all(one.stepped_at is not None for one in found):
-                self._tell(found)
+        now = self.host.now()
+        self.due_at = now + (now - self.since)
+        for page in self._pages():
+            if trouble := page.trouble:
+                self.host.complain(f"a rank runs, but not all that watches it could be set up there: {trouble}")
+        found = self._moments()
+        if found and all(one.stepped_at is not None for one in found):
+            self._tell(found)
         return []
 
     def saw(self, seen: Observation) -> None:
@@ -69,9 +68,9 @@ class Beginnings(Component):
         return [page.moments for page in self._pages()]
 
     def _tell(self, found: list[Moments]) -> None:
-        if self.look_at == NEVER:
+        if self.due_at == NEVER:
             return  # it has been told
-        self.look_at = NEVER
+        self.due_at = NEVER
         if not any(one.booted_at for one in found):
             return  # no Python that we can reach
 

@@ -82,7 +82,6 @@ class Workers(Component):
         self.disk_is_local = False  # Whether their logs, and what they leave when they fail, lie on a disk of this host.
         self.shower, self.reader = IoThread(), IoThread()
         """Threads that read the logs, whose disk may hang: to show them, and to find out why a rank failed."""
-        self.settled = False  # What was put off for the sake of the first workers is done.
         self.unfollowed: Assigned | None = None  # The round of workers that run unfollowed so far.
         self.local_ranks: dict[int, int] = {}  # pid → local rank
         self.given: dict[int, tuple[list[str], dict[str, str], RankLogs | None]] = {}
@@ -130,22 +129,16 @@ class Workers(Component):
                 break
         self.attempt.release()
         self.unfollowed = assigned
-        if self.settled or self.config.ft.per_cycle_applog_prefix:  # the user may look for that file at once
-            self._follow()
+        if self.config.ft.per_cycle_applog_prefix:  # the user may look for that file at once
+            self.follow()
         return [*seen, self.hold_port()]
-
-    def settle(self) -> list[Observation]:
-        """From now on workers are followed from their start. The first were not: it would have cost them time."""
-        self.settled = True
-        self._follow()
-        return []
 
     def use_spares(self, take: Callable[..., tuple[int | None, str]]) -> None:
         """From now on warm spares become workers, where they can."""
         self.take_spare = take
 
-    def _follow(self) -> None:
-        """Begin to wait for the mutexes of the workers, and to show their logs."""
+    def follow(self) -> None:
+        """Begin to wait for the mutexes of the workers, and to show their logs. Not from their start: it costs them time."""
         if (assigned := self.unfollowed) is not None:
             self.unfollowed = None
             self.host.watch_pages()
@@ -260,7 +253,8 @@ class Workers(Component):
 
     # --- asked for by time ----------------------------------------------------------------------------------------------
 
-    def deadline(self) -> float:
+    @property
+    def due_at(self) -> float:
         """For logs that cannot be watched, for workers stuck in the kernel, and to ask workers where they are."""
         logs_at = NEVER if self.shown is None else self.shown.look_at
         return min(logs_at, self.ask_at, NEVER if self.sleepers is None else self.sleepers.look_at)
@@ -337,7 +331,7 @@ class Workers(Component):
 
     def close_logs(self, *, patient: bool, cut: Callable[[], bool] = lambda: False) -> None:
         """Show the rest of the logs; `patient`: however slow the console is, until `cut`."""
-        self._follow()
+        self.follow()
         if self.shown is not None:
             self.shown.finish(patient=patient, cut=cut)
             self.shown = None

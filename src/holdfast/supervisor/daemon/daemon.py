@@ -160,7 +160,7 @@ class Daemon:
     def _until(self) -> float:
         """At most the time of silence from now: a worker that another thread hears meanwhile may be silent after that."""
         with self._lock:
-            due = min(self.host.now() + self.table.silence_s, self.table.deadline(), self.stderr.deadline())
+            due = min(self.host.now() + self.table.silence_s, self.table.deadline(), self.stderr.due_at)
         return due if self.uplink is None else min(due, self.uplink.deadline())
 
     def _asked(self, events: int) -> list[Observation]:
