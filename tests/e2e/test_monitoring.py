@@ -260,7 +260,7 @@ class Faults:
 def test_a_monitor_that_fails_is_made_anew_and_the_ranks_notice_nothing(ranks: Callable[..., Ranks], place: str) -> None:
     faults = Faults()
     job = ranks(BEATING, 2, faults, rank_heartbeat_timeout=1.0)
-    job.until(lambda: job.shown(0).get("step"))
+    job.until(lambda: job.shown(0).get("step") and job.shown(1).get("step"))
     faults.left[place] = 1
     job.monitoring.heed({}, 0.0)
     job.until(lambda: job.complaints)

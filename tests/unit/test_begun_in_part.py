@@ -7,7 +7,7 @@ from typing import Any
 
 from kit.stages.made_up import assigned, started
 
-from holdfast.agent.workers.start_times import FIRST_LOOK_S, Beginnings
+from holdfast.agent.workers.rank_lives import FIRST_LOOK_S, RankLives
 from holdfast.core.page import layout
 from holdfast.runtime.shm.pages import create_page
 
@@ -20,9 +20,9 @@ def test_what_the_bootstrap_could_not_do_is_told() -> None:
     times = iter((10.0, 10.0 + FIRST_LOOK_S))
     children = {pid: SimpleNamespace(page=page) for pid, page in enumerate([*pages, None])}
     host: Any = SimpleNamespace(children=children, complain=told.append, now=lambda: next(times))
-    beginnings = Beginnings(host, lambda event: None)
-    beginnings.begin_round(assigned(), started(*children))
-    assert beginnings.due() == []
+    lives = RankLives(host, lambda event: None, lambda *told: None)
+    lives.begin_round(assigned(), started(*children))
+    assert lives.due() == []
     assert told == [f"a rank runs, but not all that watches it could be set up there: {text.decode()}"]
     for page in pages:
         page.close()

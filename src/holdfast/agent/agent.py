@@ -190,7 +190,7 @@ class Agent:
 
     def _struck(self, seen: list[Observation]) -> list[Observation]:
         """What this host saw; and before it, if the guardian has ended the workers, why: they have not failed."""
-        if guardian.lease is None or not guardian.lease.struck or not self.node.group.has_workers:
+        if self.network is None or guardian.lease is None or not guardian.lease.struck or not self.node.group.has_workers:
             return seen
         reason = "this agent did not run when its lease was over: its guardian has ended the workers"
         return [LeaseOver(reason=reason, until=self.host.now()), *seen]

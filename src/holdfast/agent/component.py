@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from holdfast.agent.group.messages import Started
 from holdfast.core.job.events import Event
 from holdfast.core.machine import Observation
 from holdfast.core.wire.messages import Assigned
@@ -66,8 +65,3 @@ class PerTurn(Protocol):
 
     def end_turn(self) -> None:
         """The loop has done all that was due."""
-
-
-def pids_of(started: Sequence[Observation]) -> set[int]:
-    """The workers that could be started, of what `begin_round` is told."""
-    return {seen.pid for seen in started if isinstance(seen, Started)}

@@ -19,10 +19,9 @@ from holdfast.agent.optional_components import wished_for
 from holdfast.agent.reporting.daemon_announce import introduce
 from holdfast.agent.secrets import supervisor_token
 from holdfast.agent.surroundings import Surroundings
-from holdfast.agent.workers.end_stacks import EndStacks
 from holdfast.agent.workers.file_timer import open_watchdog
 from holdfast.agent.workers.progress_iteration import ProgressIteration
-from holdfast.agent.workers.start_times import Beginnings
+from holdfast.agent.workers.rank_lives import RankLives
 from holdfast.agent.workers.workers import Workers
 from holdfast.core.job.events import Event
 from holdfast.core.machine import NEVER, Action, Observation
@@ -79,15 +78,14 @@ class Components:
         self.add(
             self.workers,
             self.control,
-            Beginnings(host, agent_log.record),  # before the monitor: what it says of ranks follows their start
-            EndStacks(around.node.group, self.workers, agent_log.showed),
+            RankLives(host, agent_log.record, agent_log.showed),  # before the monitor: it speaks of ranks that have started
             *(part for part in (replicas, self.log_receiver, self.watchdog) if part is not None),
             *wished_for(around, self.log_is_whole),
         )
         if config.check_before or config.check_after or config.check_during:
             self.checking()  # a check that does not exist is a usage error
 
-    def add(self, *parts: Part) -> None:
+    def add(self, *parts: Component) -> None:
         """From now on these are told and asked what concerns them."""
         self.parts += parts
         self.timed += [part for part in parts if isinstance(part, Timed)]

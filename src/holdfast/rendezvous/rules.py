@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from holdfast.core.config.fault_tolerance import OnStraggler
 from holdfast.core.config.own_options import Growth, Placement
 from holdfast.core.machine import NEVER, Action, Observation
 from holdfast.core.wire.messages import Message
-from holdfast.rendezvous.placement.placement import PlacementRules
 
 
 class Rules(Growth, Placement):
@@ -31,17 +28,6 @@ class Rules(Growth, Placement):
     """Seconds after which an excluded node may take part again. NEVER: when somebody readmits it."""
     on_straggler: OnStraggler = OnStraggler.REPORT
     """EXCLUDE: a node that is much slower than the others, or has a rank that is, gives way to a spare."""
-
-    def placement(self, unhealthy_groups: Iterable[str] = (), most: int = 0) -> PlacementRules:
-        """Those of its placements. `most`: no more nodes than that, though max_nodes are allowed; 0: as many."""
-        return PlacementRules(
-            min_nodes=self.min_nodes,
-            max_nodes=min(self.max_nodes, most or self.max_nodes),
-            segment=self.segment,
-            unit=self.node_unit,
-            group_size=self.replacement_group_size,
-            unhealthy_groups=frozenset(unhealthy_groups),
-        )
 
 
 class Heard(Observation):

@@ -45,7 +45,6 @@ from holdfast.sim.world import KILL_S, Worker
 from holdfast.telemetry.record.io_thread import PATIENCE_S
 
 if TYPE_CHECKING:
-    from holdfast.agent.component import Component
     from holdfast.agent.node import Node
     from holdfast.core.wire.messages import Assigned
     from holdfast.sim.network import SimLinks

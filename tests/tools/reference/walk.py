@@ -129,4 +129,4 @@ def _steps(before: Watched, about: str, text: str, actions: list[Action], after:
 
 def _state(machine: Watched) -> tuple[object, ...]:
     seats = tuple((seat.join.node, seat.state) for _, seat in sorted(machine.seats.items()))
-    return machine.phase, min(machine.round, 1), machine.outcome, machine.restarts, seats, machine.excluded.names
+    return machine.phase, min(machine.round, 1), machine.outcome, machine.restarts, seats, tuple(machine.excluded)

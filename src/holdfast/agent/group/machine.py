@@ -158,7 +158,7 @@ def _told(state: State, message: Message, now: float) -> Step:
 
 def _of_time(state: State, seen: Observation, now: float) -> Step | None:
     match seen:
-        case Tick() if now >= state.script.deadline():
+        case Tick() if state.script.held and now >= state.script.deadline():
             return shutdown.script_signals_due(state, now)
         case Tick() if now >= state.memory.deadline():
             return round_start.memory_late(state, now)

@@ -253,7 +253,8 @@ class State(Value):
         stop, spares = self.stopping, self.spares_until if self.held and not self.memory.pending else NEVER
         ends = NEVER if stop is None else min(stop.last_words_until, stop.kill_at, stop.abandon_at)
         looked = NEVER if self.look is None else self.look.until
-        return min(ends, self.memory.deadline(), spares, looked, self.script.deadline())
+        passed_on = self.script.deadline() if self.script.held else NEVER
+        return min(ends, self.memory.deadline(), spares, looked, passed_on)
 
 
 Step: TypeAlias = tuple[State, list[Action]]  # What follows from one observation.

@@ -86,7 +86,7 @@ class StoreElectedNode(ElectedNode):
         """Have the store keep what has changed: little, and seldom. Who comes is not asked, who is gone is."""
         rendezvous = self._rendezvous
         assert rendezvous is not None
-        noted = rendezvous.round, rendezvous.restarts, rendezvous.report is not None, *rendezvous.excluded.names
+        noted = rendezvous.round, rendezvous.restarts, rendezvous.report is not None, *rendezvous.excluded
         fewer, self.seats = len(rendezvous.seats) < self.seats, len(rendezvous.seats)
         if noted == self.noted and not fewer:
             return []

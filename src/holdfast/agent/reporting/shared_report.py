@@ -60,7 +60,7 @@ class EndWatch(Component):
         io_thread: IoThread,
         say: Callable[[str, str], None],
     ) -> None:
-        """`member`: this node's link to the coordinator. None: the coordinator is here. `io_thread` reads: the disk may hang."""
+        """`member`: this node's link to the coordinator. None: it is here. `io_thread` reads: the disk may hang."""
         self.end, self.joins = SharedReport(job_dir.report_path, joins=job_dir.joins), job_dir.joins
         self.member, self.host, self.io_thread, self.say = member, host, io_thread, say
         self.look_at = -NEVER  # When to look next, if the coordinator is lost then.

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.agent.component import Component, pids_of
-from holdfast.agent.group.messages import SavesSeen
+from holdfast.agent.component import Component
+from holdfast.agent.group.messages import SavesSeen, Started
 from holdfast.core.machine import NEVER, Observation
 from holdfast.core.wire.messages import Assigned
 from holdfast.runtime.host import Host
@@ -27,7 +27,8 @@ class Saves(Component):
         self.due_at = NEVER
 
     def begin_round(self, assigned: Assigned, started: Sequence[Observation]) -> list[Observation]:
-        self.pids, self.open, self.done, self.due_at = pids_of(started), False, 0, self.host.now() + LOOK_S
+        self.pids = {seen.pid for seen in started if isinstance(seen, Started)}
+        self.open, self.done, self.due_at = False, 0, self.host.now() + LOOK_S
         return []
 
     def due(self) -> list[Observation]:

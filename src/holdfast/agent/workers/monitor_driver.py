@@ -97,6 +97,7 @@ class Monitoring(Component):
         """What the monitor has learned, as it said last: for the one that comes after it."""
         self.failed_at, self.wait_s, self.back_at = -NEVER, SOON_S, -NEVER
         """When the monitor failed last, how long it stays away if it fails again soon, and when it is back."""
+        self.due_at = NEVER  # When to call `due`; NEVER: no rank is watched.
 
     # --- what the agent tells -------------------------------------------------------------------------------------------
 
@@ -120,24 +121,15 @@ class Monitoring(Component):
         local_rank = next((local_rank for local_rank, one in self.ranks.items() if one.pid == pid), None)
         if local_rank is not None:
             self._close_log(self.ranks.pop(local_rank))
-            if self.ranks:  # else there is nothing to watch any more
+            if self.ranks:
                 self._guarded(lambda: self._show(RankGone(local_rank=local_rank)))
+            else:
+                self.due_at = NEVER  # there is nothing to watch any more
 
     def heed(self, job_s: Mapping[str, float], busy_s: float) -> None:
         """The coordinator says what the whole job needs, and for how long to wait for another node."""
         self.job_s = job_s
         self._guarded(lambda: self._show(PaceHeard(job_s=dict(job_s), busy_s=busy_s)))
-
-    @property
-    def due_at(self) -> float:
-        if not self.ranks:
-            return NEVER
-        if self.back_at == -NEVER:
-            try:
-                return min(self.monitor.deadline(), self.gpus_at)
-            except Exception as error:
-                self._failed(error)
-        return self.back_at
 
     def due(self) -> list[Observation]:
         now = self.host.now()
@@ -175,13 +167,16 @@ class Monitoring(Component):
     # --- the monitor itself ---------------------------------------------------------------------------------------------
 
     def _guarded(self, step: Callable[[], list[Observation]]) -> list[Observation]:
-        if self.host.now() < self.back_at:
-            return []
-        try:
-            return step()
-        except Exception as error:
-            self._failed(error)
-            return []
+        """What it finds; nothing while the monitor stays away, or if it fails."""
+        if self.host.now() >= self.back_at:
+            try:
+                found = step()
+                self.due_at = min(self.monitor.deadline(), self.gpus_at) if self.ranks else NEVER
+                return found
+            except Exception as error:
+                self._failed(error)
+        self.due_at = self.back_at if self.ranks else NEVER
+        return []
 
     def _failed(self, error: Exception) -> None:
         now = self.host.now()

@@ -49,6 +49,8 @@ def _no_place_yet(job: Job, seat: Seat, *, is_saved: bool = False) -> str:
 
 def of_itself(job: Job, join: Join, now: float) -> list[Action]:
     """A node knows best whether it is fit; but what others have against it stands."""
+    if not join.unhealthy and join.name not in job.excluded:
+        return []  # as nearly always
     by, why = job.excluded.by(join.name), job.excluded.why(join.name)
     if join.unhealthy and (not by or (by == ExcludedBy.ITSELF and why != join.unhealthy)):
         return [job.exclude(join.name, join.unhealthy, ExcludedBy.ITSELF, now)]

@@ -15,59 +15,50 @@ CHARS = 500
 """Characters of a reason that are kept: a successor is told all of them, and a store's values are small."""
 
 
-class Excluded:
-    """All of them."""
+class Excluded(dict[str, tuple[Exclusion, float]]):
+    """All of them, by name: what, and since when on our clock."""
 
     def __init__(self, *, back_after_s: float = NEVER) -> None:
         self.back_after_s = back_after_s
         """How long one lasts; NEVER: until somebody readmits the node. A node's own word lasts until it says otherwise."""
-        self._held: dict[str, tuple[Exclusion, float]] = {}  # name → what, and since when on our clock
         self.changes = 0  # How often somebody has been added or removed.
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Who they are, in order of their exclusion."""
-        return tuple(self._held)
 
     def why(self, name: str) -> str:
         """Why that node must not take part; empty: it may."""
-        return self._held[name][0].reason if name in self._held else ""
+        return self[name][0].reason if name in self else ""
 
     def by(self, name: str) -> ExcludedBy | None:
         """Who has it excluded. None: it is not excluded."""
-        return self._held[name][0].by if name in self._held else None
+        return self[name][0].by if name in self else None
 
     def add(self, name: str, reason: str, by: ExcludedBy, now: float) -> None:
         """Leave it out from now on."""
-        self._held[name] = Exclusion(name=name, reason=reason[:CHARS], by=by), now
+        self[name] = Exclusion(name=name, reason=reason[:CHARS], by=by), now
         self.changes += 1
 
     def remove(self, name: str) -> None:
         """Let it take part again."""
-        self._held.pop(name, None)
+        self.pop(name, None)
         self.changes += 1
 
     def over(self, now: float) -> list[str]:
         """Those whose time is up."""
-        return [name for name in self._held if now >= self._ends(name)]
+        return [name for name in self if now >= self._ends(name)]
 
     def deadline(self) -> float:
         """When the first one's time is up."""
-        return min((self._ends(name) for name in self._held), default=NEVER)
+        return min((self._ends(name) for name in self), default=NEVER)
 
     def kept(self, now: float) -> tuple[Exclusion, ...]:
         """What a successor must know."""
         return tuple(
-            Exclusion(name=one.name, reason=one.reason, by=one.by, age_s=now - since) for one, since in self._held.values()
+            Exclusion(name=one.name, reason=one.reason, by=one.by, age_s=now - since) for one, since in self.values()
         )
 
     def resume(self, kept: Iterable[Exclusion], now: float) -> None:
         """Take over from a predecessor."""
-        self._held |= {one.name: (one, now - one.age_s) for one in kept}
+        self.update({one.name: (one, now - one.age_s) for one in kept})
 
     def _ends(self, name: str) -> float:
-        one, since = self._held[name]
+        one, since = self[name]
         return NEVER if one.by == ExcludedBy.ITSELF else since + self.back_after_s

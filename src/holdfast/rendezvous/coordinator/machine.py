@@ -143,7 +143,9 @@ class Rendezvous(Job):
     def deadline(self) -> float:
         if self.phase is Phase.ENDED:
             return NEVER
-        ends = min(self.excluded.deadline(), self.seats.look_at)
+        ends = self.seats.look_at
+        if self.excluded:
+            ends = min(ends, self.excluded.deadline())
         if (inquiry := self.inquiry) is not None:
             ends = min(ends, inquiry.until)
         if self.phase is Phase.RUNNING:

@@ -11,7 +11,7 @@ from holdfast.core.machine import NEVER
 from holdfast.core.page.stash import agreed
 from holdfast.core.wire.messages import Assigned, Join, Refused, Stop
 from holdfast.rendezvous.coordinator.exclusion import Excluded
-from holdfast.rendezvous.placement.placement import Candidate, Place, Placement, place
+from holdfast.rendezvous.placement.placement import Candidate, Place, Placement, PlacementRules, place
 from holdfast.rendezvous.rules import Rules
 
 
@@ -375,7 +375,14 @@ class Seats(dict[str, Seat]):
         why = {seat.join.node: self.excluded.why(seat.name) for seat in seats} if self.excluded else {}
         grouped = [(seat.join.group, seat) for seat in seats if seat.join.group is not None]
         ill = {group for group, seat in grouped if seat.name == without or why.get(seat.join.node)}
-        rules = self.rules.placement(ill if len({group for group, _ in grouped}) > 1 else (), self.most)
+        rules = PlacementRules(
+            min_nodes=self.rules.min_nodes,
+            max_nodes=min(self.rules.max_nodes, self.most),
+            segment=self.rules.segment,
+            unit=self.rules.node_unit,
+            group_size=self.rules.replacement_group_size,
+            unhealthy_groups=frozenset(ill if len({group for group, _ in grouped}) > 1 else ()),
+        )
         there = [seat for seat in seats if seat.name != without]
         last = self.newest_round(seats, last_round)
         return place([seat.candidate(last, why.get(seat.join.node, "")) for seat in there], rules)

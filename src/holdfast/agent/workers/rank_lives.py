@@ -1,14 +1,16 @@
-"""Records how long each round's ranks took to start, and how far they had come when it ended.
+"""Records how long each round's ranks took to start, how far they had come when it ended, and the stacks they ended with.
 
 Ranks write the moments into their pages, so the agent may look late: after one second, two, four, until each has made its first
-step, or one ends. The user is told where our bootstrap could not do all of its work in a rank.
+step, or one ends. The user is told where our bootstrap could not do all of its work in a rank. A rank shows its stack as it
+goes, and the record keeps it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from holdfast.agent.component import Component, pids_of
+from holdfast.agent.component import Component
+from holdfast.agent.group.messages import Started
 from holdfast.core.job.events import RanksBegun, RanksEnded
 from holdfast.core.machine import NEVER, Observation
 from holdfast.core.page.signs import Moments
@@ -20,19 +22,24 @@ from holdfast.runtime.shm.pages import Page
 FIRST_LOOK_S = 1.0  # Few ranks make a step sooner, and nothing waits for the answer.
 
 
-class Beginnings(Component):
+class RankLives(Component):
     """Those of the ranks of one round on this node."""
 
     sees = ProcessDying, ProcessErred, ProcessGone
 
-    def __init__(self, host: Host, record: Callable[[RanksBegun | RanksEnded], None]) -> None:
-        self.host, self.record = host, record
-        self.pids: set[int] = set()
-        self.ended: dict[int, ProcessGone] = {}  # Those of them that are gone, by pid.
+    def __init__(
+        self, host: Host, record: Callable[[RanksBegun | RanksEnded], None], keep_stack: Callable[[int, int, str], None]
+    ) -> None:
+        """`keep_stack`: takes rank, local rank and stack."""
+        self.host, self.record, self.keep_stack = host, record, keep_stack
+        self.base_rank = 0
+        self.local_ranks: dict[int, int] = {}  # pid → local rank
+        self.ended: dict[int, ProcessGone] = {}  # Those that are gone, by pid.
         self.since, self.due_at = 0.0, NEVER
 
     def begin_round(self, assigned: Assigned, started: Sequence[Observation]) -> list[Observation]:
-        self.pids, self.since, self.ended = pids_of(started), self.host.now(), {}
+        self.base_rank, self.since, self.ended = assigned.base_rank, self.host.now(), {}
+        self.local_ranks = {seen.pid: seen.local_rank for seen in started if isinstance(seen, Started)}
         self.due_at = self.since + FIRST_LOOK_S
         return []
 
@@ -49,19 +56,22 @@ class Beginnings(Component):
 
     def saw(self, seen: Observation) -> None:
         """What this host saw: the first end of a rank is the last moment to tell how all began, the last one that to tell how
-        far they came."""
+        far they came. A process that is not known is of an earlier round: the kernel has let go of it only now."""
         match seen:
-            case ProcessGone(pid=pid, moments=moments) if pid in self.pids:
+            case ProcessGone(pid=pid, moments=moments) if pid in self.local_ranks:
                 self._tell([*self._moments(), *([moments] if moments is not None else [])])
                 self.ended[pid] = seen
-                if len(self.ended) == len(self.pids):
+                if seen.stack:
+                    local_rank = self.local_ranks[pid]
+                    self.keep_stack(self.base_rank + local_rank, local_rank, seen.stack)
+                if len(self.ended) == len(self.local_ranks):
                     self._tell_end()
-            case ProcessDying(pid=pid) | ProcessErred(pid=pid) if pid in self.pids and pid in self.host.children:
+            case ProcessDying(pid=pid) | ProcessErred(pid=pid) if pid in self.local_ranks and pid in self.host.children:
                 self._tell(self._moments())  # else it is gone as well, which is told next
 
     def _pages(self) -> list[Page]:
         """Of those that live and have one."""
-        children = [child for pid in self.pids if (child := self.host.children.get(pid)) is not None]
+        children = [child for pid in self.local_ranks if (child := self.host.children.get(pid)) is not None]
         return [child.page for child in children if child.page is not None]
 
     def _moments(self) -> list[Moments]:
