@@ -3,7 +3,7 @@
 1 GB of tensors on the CPU, one rank, in one process in turn: how long the script cannot go on for either, and how long it takes
 to have the state again; torch.load's file is in the page cache, as what is stashed is in memory. The same where another node is
 to have it too: two agents on this host, which share its processors, and each sends and receives at once. And, in a job of two
-ranks of which one is killed again and again, how many steps are to be made anew.
+ranks of which one is killed again and again, how many steps are to be recreated.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def test_it_has_the_names_that_holdfast_run_gives_it(free_port, name):
 
 
 def test_in_memory_no_nodes_meet():
-    with pytest.raises(ValueError, match="memory joins no nodes, and up to 2 are asked for"):
+    with pytest.raises(ValueError, match="memory is for one node, and up to 2 are asked for"):
         get_rendezvous_handler(RendezvousParameters("memory", "", "job", 1, 2))
 
 

@@ -387,7 +387,7 @@ def test_a_real_process_group_of_two_processes_meets_in_it(kind, request, tmp_pa
 
 def test_a_stranger_gets_nothing_from_the_coordinator_s_store(coordinator):
     for identity in (Identity("job", b"wrong"), Identity("another", b"a secret of the tests")):
-        with pytest.raises(StoreError, match="turned us away"):
+        with pytest.raises(StoreError, match="refused this node"):
             CoordinatorStore(coordinator.where, identity, "n-1", 0).set("a", "1")
     assert client_of(coordinator).num_keys() == 0
 
@@ -406,7 +406,7 @@ def test_the_store_is_behind_the_job_s_tls(free_port, tmp_path):
         assert store.get("a") == bytes(3 << 20)
         strange = shelter(str(paths[0]), str(paths[1]), str(tmp_path / "other.pem"))
         for without in (None, strange):
-            with pytest.raises(StoreError, match="turned us away"):
+            with pytest.raises(StoreError, match="refused this node"):
                 CoordinatorStore(attendant.where, IDENTITY, "n-1", 0, without).get("a")
     finally:
         attendant.close()

@@ -361,7 +361,7 @@ def test_results_are_sent_on_to_who_collects_them_or_not_and_nothing_waits(
             assert path == "/results?team=a" and result["cycle_id"] == 0 and result["log_path"].endswith("job_cycle0.log")
             assert result["recommendation"]["action"] == "STOP" and result["result"]["class"] == "user-code"
         else:
-            running.wait_for_output(f"a result was not taken at http://127.0.0.1:{port}/results?team=a: ")
+            running.wait_for_output(f"http://127.0.0.1:{port}/results?team=a did not accept a result: ")
         heard.touch()
         assert running.wait().returncode == 0
     finally:
@@ -373,8 +373,8 @@ def test_results_are_sent_on_to_who_collects_them_or_not_and_nothing_waits(
 @pytest.mark.parametrize(
     ("endpoint", "export", "said"),
     [
-        ("localhost", "elsewhere", "--ft-attribution-export-url: 'elsewhere' is no http://"),
-        ("localhost", "http://", "--ft-attribution-export-url: 'http://' is no http://"),
+        ("localhost", "elsewhere", "--ft-attribution-export-url: 'elsewhere' is not http://"),
+        ("localhost", "http://", "--ft-attribution-export-url: 'http://' is not http://"),
         ("http://h:port", "http://h", "--ft-attribution-endpoint: 'http://h:port' is neither localhost nor http://"),
         ("http://h:70000", "http://h", "--ft-attribution-endpoint: 'http://h:70000' is neither localhost nor http://"),
     ],

@@ -153,7 +153,7 @@ def test_rules_that_cannot_be_read_hold_up_nothing_and_cost_only_themselves(hold
         (holdfast.state_dir / "rules" / "wrong.toml").write_text("[[rule]\n")
     done = holdfast(*TWO_RANKS, "--max-restarts", 1, script(ONE_TYPO))
     said = " ".join(done.stderr.split())
-    assert done.returncode == 1 and "failures are judged without your own rules: " in said and why in said
+    assert done.returncode == 1 and "your own rules are not used: " in said and why in said
     assert "the script uses a name that is not there" in said and "Root Cause (first observed failure)" in said
 
 
@@ -199,4 +199,4 @@ def test_real_flight_recorders_name_the_rank_that_never_came(holdfast: Any, scri
     for record in tmp_path.glob("trace_rank_*"):
         record.rename(tmp_path / "records" / record.name)
     found = json.loads(holdfast("diagnose", "--json", tmp_path / "records").stdout)
-    assert found["rank"] == 1 and "never came to all_reduce [[8]]" in found["sentence"], found
+    assert found["rank"] == 1 and "never reached all_reduce [[8]]" in found["sentence"], found

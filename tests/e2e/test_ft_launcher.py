@@ -28,7 +28,7 @@ LINES = [
     (("--ft_enable_dist_storage_healthcheck", "true"), ""),
     (("--ft-storage-health-check-path", "/etc/passwd,/usr"), ""),
     (("--ft_storage_health_check_path", "/etc/passwd,/usr"), ""),
-    (("--ft-attrsvc-host", "127.0.0.1", "--ft-attrsvc-port", "8000"), "the attribution service is not asked without"),
+    (("--ft-attrsvc-host", "127.0.0.1", "--ft-attrsvc-port", "8000"), "the attribution service is not used without"),
     (("--ft_attrsvc_host", "127.0.0.1", "--ft_attrsvc_port", "8000"), "without the log of --ft-per-cycle-applog-prefix"),
     (("--ft-attrsvc-port", "8000"), "without the log of --ft-per-cycle-applog-prefix and --ft-attrsvc-host"),
     (("--max-restarts", "1", "--ft-gpu-memory-reclaim-timeout", "50", "--ft-gpu-memory-tolerance-mb", "512"), ""),
@@ -82,7 +82,7 @@ def test_the_file_of_the_guide_is_read_and_the_command_line_goes_before_it(holdf
     assert shown["ft.attrsvc_port"] == {"value": 8000, "origin": "ft.yaml fault_tolerance.attrsvc_port"}
     assert shown["ft.use_infra_group_rank"]["value"] is False
     done = holdfast(command, "--ft-cfg-path", "ft.yaml", script(PRINTS))
-    assert done.returncode == 0 and "the attribution service is not asked without" in done.stderr
+    assert done.returncode == 0 and "the attribution service is not used without" in done.stderr
 
 
 def test_a_file_that_is_no_yaml_is_an_error(holdfast, script, tmp_path):
@@ -244,7 +244,7 @@ def test_a_log_that_cannot_be_written_costs_a_line_and_not_the_job(holdfast, scr
     (tmp_path / "taken").write_text("")
     done = holdfast("ft_launcher", "--ft-per-cycle-applog-prefix", tmp_path / "taken" / "job.log", script("print(1)"))
     assert done.returncode == 0
-    assert "lacks some of the ranks' output, which is in their own files" in done.stderr
+    assert "is incomplete; the ranks' own files are complete" in done.stderr
     (kept,) = (tmp_path / "state").glob("jobs/*/logs/*/attempt_0/0/output.log")
     assert kept.read_text() == "1\n"
 

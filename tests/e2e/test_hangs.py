@@ -32,7 +32,7 @@ KINDS = {
     "dead_loop": "in dead_loop (hanging.py:",
     "loading": "in loading (hanging.py:",
     "blocked": "in blocked (hanging.py:",
-    "asleep": "asleep in the kernel, deaf to signals",
+    "asleep": "uninterruptible in the kernel",
 }
 """How a rank hangs, and what must be said of it."""
 
@@ -277,12 +277,12 @@ def test_the_rank_that_never_came_to_a_collective_is_found_by_torch_s_own_record
     assert done.returncode == 0, done.output
     (reason,) = [event["reason"] for event in holdfast.events("Decided") if event["decision"] == "restart"]
     assert reason.startswith("rank 2 (local 2) on ")
-    assert "it never came to all_reduce [[6]] Float, number 3 of its group, in which others wait for it" in reason
+    assert "it never reached all_reduce [[6]] Float, number 3 of its group, in which others wait for it" in reason
     (folder,) = (holdfast.jobs()[0] / "incidents").glob("round-1/*")
     assert "group 0: all_reduce [[6]] Float, number 3; it waits there\n" in (folder / "rank-0.txt").read_text()
     assert "group 0: all_reduce [[5]] Float, number 2; which has ended\n" in (folder / "rank-2.txt").read_text()
     found = json.loads(holdfast("diagnose", "--json", *sorted(folder.glob("record-rank-*"))).stdout)
-    assert found["rank"] == 2 and "never came to all_reduce [[6]] Float, number 3" in found["sentence"], found
+    assert found["rank"] == 2 and "never reached all_reduce [[6]] Float, number 3" in found["sentence"], found
 
 
 @pytest.mark.skipif(py_spy() is None, reason="py-spy is not installed: pip install 'holdfast[diagnosis]'")
@@ -290,7 +290,7 @@ def test_py_spy_shows_the_stacks_of_a_rank_that_cannot(holdfast: Any) -> None:
     done = holdfast("run", "--nproc-per-node", 2, "--max-restarts", 1, *SECTIONS, TOLD, "asleep")
     check(holdfast, done, "asleep")
     assert "in asleep (hanging.py:" in hung(holdfast)["message"]
-    assert "asleep (" in stacks(hung(holdfast))[1] and "what the kernel says of it" in stacks(hung(holdfast))[1]
+    assert "asleep (" in stacks(hung(holdfast))[1] and "what the kernel shows" in stacks(hung(holdfast))[1]
 
 
 def test_a_py_spy_that_cannot_be_started_costs_its_stacks_only(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_a_py_spy_that_cannot_be_started_costs_its_stacks_only(tmp_path: Path) -
         host.wait(looking.due_at)
     assert [position.pid for position in found[0].positions] == [pid]
     looking.keeper("rank 0 hung")()
-    assert "what the kernel says of it" in (tmp_path / "rank-0.txt").read_text()
+    assert "what the kernel shows" in (tmp_path / "rank-0.txt").read_text()
     host.close()
 
 
@@ -362,7 +362,7 @@ time.sleep(1000)
     (file,) = (holdfast.jobs()[0] / "incidents").glob("round-1/*/rank-0.txt")
     said = file.read_text()
     assert "it cannot show its stacks itself: the script has reset the signal" in said
-    assert "what the kernel says of it:" in said and re.search(r"thread \d+ python\S*: S", said)
+    assert "what the kernel shows:" in said and re.search(r"thread \d+ python\S*: S", said)
 
 
 def test_whoever_is_behind_in_its_log_is_behind(holdfast: Any, script: Any) -> None:

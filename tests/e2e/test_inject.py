@@ -78,7 +78,7 @@ def ended(job: Cluster, agent: Any) -> None:
 def test_a_killed_rank_is_restarted_and_the_records_say_that_it_was_injected(job):
     agent = alone(job)
     told = inject(job, "kill", "a", "--rank", "1").stdout
-    assert "injected: rank 1 (local 1, pid " in told and "Watch: its death is known" in told
+    assert "injected: rank 1 (local 1, pid " in told and "Watch: its exit is detected" in told
     assert job.rank(0, 1, 2) and job.rank(1, 1, 2)
     (event,) = job.holdfast.events("FaultInjected")
     assert (event["fault"], event["rank"], event["by"]) == ("kill", 1, "you")
@@ -154,7 +154,7 @@ def test_nobody_stays_stopped_when_the_agent_ends(job, alive, fault, signum):
 def test_without_permission_nothing_is_played(job):
     agent = alone(job, env={})
     done = job.holdfast.run("inject", "kill", "a")
-    assert done.returncode != 0 and "nothing is played on a: its agent was not started with --allow-inject" in done.stderr
+    assert done.returncode != 0 and "no fault is injected on a: its agent was not started with --allow-inject" in done.stderr
     for words, said in (
         (("burn", "a"), "there is no fault 'burn'"),
         (("kill", "b"), "the job has no node b"),
@@ -186,7 +186,7 @@ def test_another_node_is_reached_through_the_coordinator(job, tmp_path):
     ("fault", "check", "said"),
     [
         ("xid", "xid", "GPU 0000:00:00: Xid 79, the GPU has fallen off the bus"),
-        ("ecc", "gpu", "GPU 0 had 1 memory errors that were not corrected (1 injected)"),
+        ("ecc", "gpu", "GPU 0 had 1 uncorrected memory errors (1 injected)"),
     ],
 )
 def test_a_gpu_that_fails_costs_its_node_its_place_and_a_spare_takes_it(fleet, tmp_path, fault, check, said):

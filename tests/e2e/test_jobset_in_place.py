@@ -202,7 +202,7 @@ def test_an_account_without_the_rights_costs_one_line_and_the_job_goes_on(standi
 @pytest.mark.parametrize(
     ("env", "said"),
     [
-        ({}, "this is no pod"),
+        ({}, "this agent is not in a pod"),
         ({"KUBERNETES_SERVICE_HOST": "127.0.0.1"}, "needs JOBSET_NAME and POD_NAME in the environment"),
         ({"KUBERNETES_SERVICE_HOST": "127.0.0.1", "JOBSET_NAME": "a"}, "hand down POD_NAME from fieldPath metadata.name"),
     ],

@@ -128,7 +128,7 @@ def test_a_node_that_is_drained_and_empty_has_been_replaced(kubernetes, adapter)
 
 def test_where_no_pod_of_ours_is_it_says_what_is_missing(kubernetes, adapter):
     kubernetes.delete_pod("train-0-a")
-    with pytest.raises(HoldfastError, match="no pod of ours that a controller would make again is on n1") as raised:
+    with pytest.raises(HoldfastError, match="no pod on n1 that a controller would recreate") as raised:
         adapter.replace("n1", "1-1.replace", LOUD)
     assert "holdfast/agent" in raised.value.hint
 
@@ -182,7 +182,7 @@ def test_a_kubeconfig_goes_before_the_pod_s_own_account(kubernetes, adapter, mon
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
     assert "Kubernetes gives n1 no more work" in adapter.drain("n1", LOUD)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nothing"))
-    with pytest.raises(HoldfastError, match=r"Kubernetes cannot be asked: .*nothing"):
+    with pytest.raises(HoldfastError, match=r"cannot query Kubernetes: .*nothing"):
         adapter.drain("n1", LOUD)
 
 
@@ -190,6 +190,6 @@ def test_outside_of_a_cluster_it_says_what_it_wants(monkeypatch, tmp_path):
     monkeypatch.setenv("HOLDFAST_SERVICE_ACCOUNT", str(tmp_path / "none"))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
-    with pytest.raises(HoldfastError, match="Kubernetes cannot be asked") as raised:
+    with pytest.raises(HoldfastError, match="cannot query Kubernetes") as raised:
         orchestrator("kubernetes", "", ()).drain("n1", LOUD)
     assert "KUBECONFIG" in raised.value.hint

@@ -146,4 +146,4 @@ def job_of_one(holdfast, free_port, script) -> Any:
 
 def test_kubernetes_as_a_witness_is_for_pods(job_of_one):
     end = job_of_one("--witness", "kubernetes", env={}).wait()
-    assert end.returncode == 2 and "this is no pod" in end.stderr
+    assert end.returncode == 2 and "this agent is not in a pod" in end.stderr

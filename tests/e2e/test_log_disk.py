@@ -162,7 +162,7 @@ def test_an_application_log_says_once_that_the_disk_it_follows_is_gone(tmp_path:
         log.finish()
     assert log.wait(PATIENCE_S)
     (complaint,) = log.complaints
-    assert complaint.startswith(f"{gathered} lacks some of the ranks' output, which is in their own files: ")
+    assert complaint.startswith(f"{gathered} is incomplete; the ranks' own files are complete: ")
     assert not {mount.log, str(gathered)} & set(open_files()), "what it had open is closed"
     log.close()
 

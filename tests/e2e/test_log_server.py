@@ -314,7 +314,7 @@ def test_where_one_rank_s_file_cannot_be_read_what_others_have_said_by_then_is_k
     log = AppLog(str(tmp_path / "b" / "job.log"), 0, [(str(said), "3: "), (str(unreadable), "4: ")], upstream)
     assert log.wait(60.0)
     assert lines_of(tmp_path / "there" / "job_cycle0.log" if is_there else own) == ["3: one", "3: two"]
-    assert "lacks some of the ranks' output" in log.complaints[-1] and "Is a directory" in log.complaints[-1]
+    assert "is incomplete; the ranks' own files are complete" in log.complaints[-1] and "Is a directory" in log.complaints[-1]
     wait_until(lambda: not any(stream.links for stream in there.streams.values()), what="the end of the link")
     log.close()
 
@@ -352,7 +352,7 @@ def test_where_the_file_here_takes_nothing_either_that_is_told(tmp_path: Path) -
     rank.say("one")
     rank.log.sender.cut()
     rank.end(job_too=True)
-    assert "lacks some of the ranks' output, which is in their own files: No space left" in rank.log.complaints[-1]
+    assert "is incomplete; the ranks' own files are complete: No space left" in rank.log.complaints[-1]
 
 
 def test_the_receiver_stays_until_all_that_send_have_ended(receiver: Any, tmp_path: Path, wait_until: Any) -> None:

@@ -43,7 +43,7 @@ def test_a_coordinator_s_node_whose_guardian_is_killed_makes_way_and_the_others_
     job.finish()
     assert [agents[name].wait().returncode for name in "bc"] == [0, 0]
     agents["a"].wait()
-    why = "this agent leads the job no longer: its guardian was killed; the others choose another coordinator"
+    why = "this agent no longer leads the job: its guardian was killed; the others choose another coordinator"
     assert agents["a"].stderr.count(why) == 1, agents["a"].stderr
     assert "this agent leads the job now, with the votes of 2 of 3 nodes" in agents["b"].stderr + agents["c"].stderr
 

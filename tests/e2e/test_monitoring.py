@@ -278,7 +278,7 @@ def test_a_monitor_that_always_fails_does_not_cost_the_agent_its_time(ranks: Cal
     job = ranks(BEATING, monitor=faults)
     faults.left["a look"] = 10**9
     job.until(lambda: len(job.complaints) == 2)
-    assert "another begins in 10 s" in job.complaints[1]
+    assert "a new one starts in 10 s" in job.complaints[1]
     assert job.monitoring.due_at > time.monotonic() + 5.0
     assert list(job.host.children), "the rank runs"
 

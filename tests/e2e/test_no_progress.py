@@ -65,4 +65,4 @@ def test_a_file_that_cannot_be_read_is_told_of_and_ends_nothing(holdfast, script
     options = ("--max-restarts", 2, "--backoff", 0, "--ft-checkpoint-iteration-file", tmp_path / "nowhere")
     end = holdfast("run", *options, "--ft-max-no-progress-cycles", 1, program)
     assert end.returncode == 1
-    assert end.stderr.count("restarts are not judged by it meanwhile") == 1
+    assert end.stderr.count("restarts ignore progress meanwhile") == 1

@@ -109,7 +109,7 @@ def test_a_command_is_for_plain_hosts_only(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_started_is_told(tmp_path: Path) -> None:
-    with pytest.raises(HoldfastError, match="no other node is asked for"):
+    with pytest.raises(HoldfastError, match="no replacement is requested"):
         Local(str(tmp_path)).replace("n1", "1-1.replace", "")
     with pytest.raises(HoldfastError, match="cannot be started"):
         Local(str(tmp_path), ("/no/such/program",)).replace("n1", "1-1.replace", "")

@@ -86,4 +86,4 @@ def test_a_job_s_record_is_one_trace_with_a_span_for_each_life_of_its_ranks(hold
 def test_a_collector_that_is_not_there_is_said_and_costs_an_error(holdfast, script):
     assert holdfast.run("run", "--rdzv-id", "train", script("")).returncode == 0
     refused = holdfast.run("report", "--otlp", "http://127.0.0.1:9", env={"OTEL_EXPORTER_OTLP_TIMEOUT": "1"})
-    assert refused.returncode == 1 and "has not taken the trace" in refused.stderr and "Traceback" not in refused.stderr
+    assert refused.returncode == 1 and "did not accept the trace" in refused.stderr and "Traceback" not in refused.stderr

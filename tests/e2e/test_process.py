@@ -320,7 +320,7 @@ def test_without_room_for_a_thread_a_death_is_still_seen(monkeypatch: pytest.Mon
     with monkeypatch.context() as none_left:
         none_left.setattr("_thread.start_new_thread", Mock(side_effect=RuntimeError("can't start new thread")))
         host.watch_pages()
-    assert told == ["deaths are seen by pidfd alone: can't start new thread"]
+    assert told == ["worker exits are detected by pidfd only: can't start new thread"]
     os.kill(pid, signal.SIGKILL)
     assert [type(seen) for seen in host.wait(host.now() + PATIENCE_S)] == [ProcessGone]
     host.close()

@@ -72,7 +72,7 @@ def test_a_process_with_threads_is_not_forked_and_what_it_was_sent_is_closed() -
     finally:
         over.set()
     ((word, why),) = parked.said
-    assert word == "no" and str(why).startswith("what it would be forked from has ")
+    assert word == "no" and str(why).startswith("the process to fork from has ")
     with pytest.raises(OSError):
         os.fstat(given)
     os.close(kept)

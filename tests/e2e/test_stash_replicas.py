@@ -291,7 +291,7 @@ def test_where_the_state_cannot_be_fetched_the_rank_says_so(rank: Any, wait_unti
     with pytest.raises(RuntimeError, match="the state of step 4, from which all ranks go on, could not be fetched"):
         rank(file, round=2, agreed="1:4").latest(None, None)
     replacement.due()
-    assert "does not have it any more" in complaints[0] and replacement.at == ""
+    assert "no longer has it" in complaints[0] and replacement.at == ""
 
 
 def test_a_partner_that_is_gone_holds_up_nobody_for_long_and_is_named(rank: Any, wait_until: Any) -> None:

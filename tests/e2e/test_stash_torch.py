@@ -77,4 +77,4 @@ assert latest_step() is None
 dcp.load({"a": torch.ones(1)}, storage_reader=StashReader())
 """
     done = holdfast("run", script(source), timeout=120)
-    assert done.returncode == 1 and "there is nothing stashed that all ranks can load" in done.output
+    assert done.returncode == 1 and "no stashed state that all ranks can load" in done.output

@@ -146,12 +146,12 @@ def test_a_supervisor_that_is_away_is_waited_for(holdfast, told, hook, wait_unti
 
 def test_what_makes_no_sense_is_refused_before_anything_starts(holdfast, tmp_path):
     for flags, said in (
-        (("--webhook", "ftp://example.com/"), "is no http://host/path"),
-        (("--webhook", "http://h:99999/"), "is no http://host/path"),
-        (("--webhook", "http://[::1/"), "is no http://host/path"),
+        (("--webhook", "ftp://example.com/"), "is not http://host/path"),
+        (("--webhook", "http://h:99999/"), "is not http://host/path"),
+        (("--webhook", "http://[::1/"), "is not http://host/path"),
         (("--webhook", "http://h/", "--webhook-secret-file", tmp_path / "none"), "cannot be read"),
-        (("--otlp", "collector:4318"), "is no http://host:port"),
-        (("--otlp", "http://collector:port"), "is no http://host:port"),
+        (("--otlp", "collector:4318"), "is not http://host:port"),
+        (("--otlp", "http://collector:port"), "is not http://host:port"),
     ):
         refused = holdfast.run("supervisor", "--listen", "127.0.0.1:0", "--http", "off", "--state", tmp_path / "fleet", *flags)
         assert refused.returncode == 2 and said in refused.stderr, refused.output

@@ -97,7 +97,7 @@ def test_plain_http_at_that_port_is_told_nothing_and_ends_nothing(serve, files):
         (lambda files: ("--http-cert", files.cert, "--http-key", files.other), "cannot be used together: key values mismatch"),
         (lambda files: ("--http-cert", files.cert), "(which must hold the key too, without --http-key) cannot be used"),
         (lambda files: ("--http-cert", files.cert, "--http-key", files.locked), "--http-key: the key is encrypted"),
-        (lambda files: ("--http-key", files.key), "--http-key is of no use without --http-cert"),
+        (lambda files: ("--http-key", files.key), "--http-key needs --http-cert"),
     ],
     ids=["no certificate", "no key", "another's key", "no key in it", "encrypted", "key alone"],
 )

@@ -37,7 +37,7 @@ NONSENSE = {
     "surrogate": (b'{"is":"Renew","node":"\\ud800","round":1}', "not a message: "),
     "long name": (b'{"is":"Leave","node":"' + b"n" * 500 + b'","round":1,"reason":""}', "Expected `str` of length <= 300"),
     "nothing known": (b'{"is":"Exec","node":"n","argv":["sh"]}', "not a message: "),
-    "the coordinator's part": (Finish(report=REPORT), "it is not for it to say Finish"),
+    "the coordinator's part": (Finish(report=REPORT), "it may not send Finish"),
 }
 
 

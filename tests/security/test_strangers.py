@@ -116,7 +116,7 @@ def test_a_member_s_proof_cannot_be_relayed_into_a_session(job):
     peer.send(frame(b'{"is":"Request","kind":"stop","node":"x","reason":"because I can"}'))
     peer.until_closed()
     job.said("hung up on")
-    assert "a frame without the other side's seal" in job.finish()
+    assert "a frame has a wrong seal" in job.finish()
 
 
 def test_a_coordinator_shows_no_proof_to_who_has_none(job):

@@ -324,7 +324,7 @@ def test_a_job_that_was_begun_anew_unawares_gives_way_to_the_old_one(start: Star
     assert rounds(cluster, "a") == ["abc", "a"] and rounds(cluster, "b") == ["abc", "bc"]
     cluster.heal("a")
     cluster.finish()
-    assert said(cluster, "a", "leads the job no longer: b:1 leads it")
+    assert said(cluster, "a", "no longer leads the job: b:1 leads it")
     assert rounds(cluster, "a")[-1] == rounds(cluster, "b")[-1] == "abc"
 
 

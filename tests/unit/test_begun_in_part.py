@@ -23,6 +23,6 @@ def test_what_the_bootstrap_could_not_do_is_told() -> None:
     lives = RankLives(host, lambda event: None, lambda *told: None)
     lives.begin_round(assigned(), started(*children))
     assert lives.due() == []
-    assert told == [f"a rank runs, but not all that watches it could be set up there: {text.decode()}"]
+    assert told == [f"a rank runs, but is not fully monitored: {text.decode()}"]
     for page in pages:
         page.close()

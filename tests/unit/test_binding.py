@@ -65,7 +65,7 @@ def test_cores_left_over_go_to_the_first_gpus(tmp_path):
 
 def test_with_fewer_cores_than_gpus_nobody_can_have_its_own(tmp_path):
     topology = seen(Machine(gpus=(0, 0, 0)), tmp_path, "exclusive", allowed=frozenset((0, 1, 16)))
-    with pytest.raises(UsageError, match="NUMA node 0 has 2 physical cores that we may use, for 3 GPUs"):
+    with pytest.raises(UsageError, match="NUMA node 0 has 2 usable physical cores, for 3 GPUs"):
         bind("exclusive", 3, topology)
 
 

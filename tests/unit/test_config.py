@@ -200,7 +200,7 @@ MISTAKES = [
     (("--rdzv-backend", "zo"), "there is no rendezvous backend 'zo'", "zoo"),
     (("--rdzv-backend", "etcd"), "--rdzv-backend: etcd: where is etcd?", "--rdzv-endpoint HOST:2379"),
     (("--rdzv-backend", "etcd", "--rdzv-endpoint", "a,b:x"), "--rdzv-endpoint: 'x' is not a port", ""),
-    (("--rdzv-backend", "memory", "--nnodes", "2"), "memory joins no nodes", "c10d"),
+    (("--rdzv-backend", "memory", "--nnodes", "2"), "memory is for one node", "c10d"),
     (("--rdzv-conf", "a"), "--rdzv-conf: 'a' is not KEY=VALUE", "join_timeout=600"),
     (("--rdzv-conf", "a="), "is not KEY=VALUE", ""),
     (("--rdzv-conf", "a=1,,b=2"), "is not KEY=VALUE", ""),

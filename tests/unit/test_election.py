@@ -451,7 +451,7 @@ def test_a_follower_leaves_nothing() -> None:
 
 def test_stepping_down_is_told_with_its_reason(leading: Story) -> None:
     said = [action.text for action in leading.see(Deposed(term=7, reason="revoked"), 1.0) if isinstance(action, Say)]
-    assert said == ["this agent leads the job no longer: revoked"]
+    assert said == ["this agent no longer leads the job: revoked"]
     assert not leading.all_of(StepDown) and not leading.all_of(Lead)
 
 

@@ -165,7 +165,7 @@ def test_a_side_that_hears_itself_says_so() -> None:
     """A stranger that mirrors what it hears must not pass as the other side."""
     for ours in (True, False):
         side = Handshake(SECRET, A, ours=ours)
-        with pytest.raises(ProtocolError, match="repeats what we say"):
+        with pytest.raises(ProtocolError, match="echoes our bytes"):
             side.take(side.opening()[0])
 
 

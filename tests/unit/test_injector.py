@@ -160,11 +160,11 @@ def test_a_rank_that_is_not_here_is_named_with_those_that_are(stage):
     [
         ({"fault": "burn"}, "there is no fault 'burn'"),
         ({"fault": ["kill"]}, "there is no fault ['kill']"),
-        ({"fault": "hang", "for_s": -1}, "--for: -1 is not a length of time"),
+        ({"fault": "hang", "for_s": -1}, "--for: -1 is not a duration"),
         ({"fault": "hang", "for_s": "soon"}, "--for: soon"),
-        ({"fault": "kill", "for_s": 1}, "does not come back"),
-        ({"fault": "xid", "code": -3}, "--code: -3 is no Xid"),
-        ({"fault": "kill", "rank": "first"}, "--rank: first is no rank"),
+        ({"fault": "kill", "for_s": 1}, "a killed rank cannot be revived"),
+        ({"fault": "xid", "code": -3}, "--code: -3 is not an Xid"),
+        ({"fault": "kill", "rank": "first"}, "--rank: first is not a rank"),
     ],
 )
 def test_what_makes_no_sense_is_refused(said, word):

@@ -50,7 +50,7 @@ def reached(seq: int, waits: bool = False, group: str = "0") -> Reached:
 def test_the_one_that_never_came_to_a_collective_is_to_blame_whatever_stacks_say() -> None:
     others = [at(rank, overdue="o", reached=(reached(7, waits=True),), **LOADS) for rank in (0, 1, 3)]
     found = to_blame(*others, at(2, reached=(reached(6),), **LOADS))
-    assert found == (2, "it never came to all_reduce [[7]] Float, number 7 of its group, in which others wait for it")
+    assert found == (2, "it never reached all_reduce [[7]] Float, number 7 of its group, in which others wait for it")
 
 
 def test_who_waits_in_another_group_is_not_to_blame_for_what_it_never_came_to() -> None:
@@ -59,7 +59,7 @@ def test_who_waits_in_another_group_is_not_to_blame_for_what_it_never_came_to() 
     second = at(1, reached=(reached(6), reached(3, waits=True, group="own")), **WAITS)
     assert to_blame(first, second, at(2, reached=(reached(7), reached(2, group="own")), **WAITS)) == (
         2,
-        "it never came to all_reduce [[3]] Float, number 3 of its group, in which others wait for it",
+        "it never reached all_reduce [[3]] Float, number 3 of its group, in which others wait for it",
     )
 
 

@@ -188,7 +188,7 @@ def test_news_of_an_old_link_is_no_news(running: Talk) -> None:
 
 def test_a_final_refusal_of_the_link_ends_the_search(talk: Talk) -> None:
     (said,) = delivered(talk.see(LinkDown(link=1, reason="wrong job token", final=True)))
-    assert isinstance(said, Refused) and said.reason == "the coordinator at head:29400 turned us away: wrong job token"
+    assert isinstance(said, Refused) and said.reason == "the coordinator at head:29400 refused this node: wrong job token"
     assert talk.member.deadline() == NEVER
 
 

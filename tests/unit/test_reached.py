@@ -61,4 +61,4 @@ def test_a_file_without_a_number_is_told_of_once(io_thread: IoThread, said: list
     job_progress = ProgressIteration(str(file), io_thread, said.append)
     assert [round_of(job_progress) for _ in range(4)] == [None] * 4
     (one,) = said
-    assert str(file) in one and "it holds no whole number: b'release'" in one
+    assert str(file) in one and "it does not hold a whole number: b'release'" in one

@@ -104,7 +104,7 @@ def test_after_the_limit_the_restart_goes_on_and_says_so(memory):
             now = memory.deadline()
             memory.late(now)
     assert now == 150.0 and not event(did).free
-    assert said(did, "error")[0].startswith("GPU 1 has not given its memory back within 50 s; starting all the same")
+    assert said(did, "error")[0].startswith("GPU 1 did not free its memory within 50 s; starting anyway")
 
 
 def test_what_stays_is_waited_for_once(memory):

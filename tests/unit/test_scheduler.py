@@ -204,7 +204,7 @@ def test_an_indexed_job_that_tells_its_size_needs_no_flag():
 
 
 def test_a_pod_that_is_not_told_how_many_there_are_runs_alone_and_says_so():
-    assert alone(POD) and "nothing says how many" in warnings(env=POD)
+    assert alone(POD) and "the number of pods is not known" in warnings(env=POD)
     assert not warnings("--standalone", env=POD)
 
 

@@ -293,7 +293,7 @@ def test_what_a_node_that_waits_could_not_know_is_told() -> None:
     stage.survey()
     stage.ready(1001, reads=frozenset({"RANK"}))
     _, why = stage.choose(0, {1001: {"RANK": ("0", "3")}})
-    assert why == "RANK, which its imports have read, was '0' and is '3' now; this node did not know its place yet"
+    assert why == "RANK, which its imports have read, was '0' and is '3' now; this node had no rank yet"
 
 
 def test_without_spares_and_ranks_there_is_nothing_to_wait_for() -> None:

@@ -199,7 +199,7 @@ def test_an_answer_holds_what_fits_and_the_rest_is_asked_for_again(desk, monkeyp
         ("set", ["a", "b"], {"values": [b""]}, "2 keys and 1 values"),
         ("wait", ["a"], {"wait_s": float("inf")}, "it cannot wait for such a time"),
         ("wait", ["a"], {"wait_s": float("nan")}, "it cannot wait for such a time"),
-        ("add", ["text"], {"number": 1}, "is no whole number"),
+        ("add", ["text"], {"number": 1}, "is not a whole number"),
         ("add", ["great"], {"number": 2**63 - 1}, "would not fit into 64 bits"),
     ],
 )

@@ -192,7 +192,7 @@ class Agent:
         """What this host saw; and before it, if the guardian has ended the workers, why: they have not failed."""
         if self.network is None or guardian.lease is None or not guardian.lease.struck or not self.node.group.has_workers:
             return seen
-        reason = "this agent did not run when its lease was over: its guardian has ended the workers"
+        reason = "the lease expired while this agent did not run: its guardian ended the workers"
         return [LeaseOver(reason=reason, until=self.host.now()), *seen]
 
     def _done(self) -> bool:

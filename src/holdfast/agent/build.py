@@ -138,7 +138,7 @@ def _findings(config: RunConfig, host: Host) -> Callable[[], Findings] | None:
         from holdfast.diagnosis.collect import diagnose, trouble  # loads every rule, which only a failure needs
 
         if why := trouble():
-            host.complain(f"failures are judged without your own rules: {why}")
+            host.complain(f"your own rules are not used: {why}")
         return Findings(diagnose, said)
 
     return make

@@ -175,7 +175,7 @@ def _nvlink_domain(config: RunConfig) -> str | None:
     report, trouble = query()
     domain = nvlink_domain(report)
     if domain is None:
-        why = trouble or "nvidia-smi names none for its GPUs, or several"
+        why = trouble or "nvidia-smi shows none or several for its GPUs"
         raise UsageError(f"--ft-segment: this node's NVLink domain is not known: {why}", hint="name it with --domain")
     return domain
 

@@ -52,5 +52,5 @@ def _asks_attribution(around: Surroundings) -> bool:
         "--ft-attrsvc-port": ft.attrsvc_port or not ft.attrsvc_host,
     }
     if missing := " and ".join(option for option, given in needed.items() if not given):
-        around.agent_log.degraded(f"the attribution service is not asked without {missing}")
+        around.agent_log.degraded(f"the attribution service is not used without {missing}")
     return not missing

@@ -223,7 +223,7 @@ def _fork(spare: _Spare, fds: list[int]) -> bool:
     """True in a new child of the agent's; False in the one that stays."""
     threads = len(os.listdir("/proc/self/task"))
     if threads > 1:
-        spare.say("no", f"what it would be forked from has {threads} threads")
+        spare.say("no", f"the process to fork from has {threads} threads")
     else:
         random = sys.modules.get("random")
         state = random.getstate() if random is not None and "random" in spare.seeds.chosen else None
@@ -248,7 +248,7 @@ def _forked(spare: _Spare) -> None:
     until = monotonic() + ADOPTED_WITHIN_S
     while os.getppid() != spare.agent:
         if monotonic() > until:
-            _refuse(spare, "the agent does not take in a forked worker", "no")
+            _refuse(spare, "the agent did not accept a forked worker", "no")
         os.sched_yield()
     _seed_anew(spare.seeds.chosen)
     threading = sys.modules.get("threading")
@@ -270,7 +270,7 @@ def _contradicted(spare: _Spare, changes: list[bytes], files: dict[str, tuple[in
     """Why the worker cannot begin here; empty: it can. `files`: what has been imported, and its identity then."""
     _write(_OOM, spare.expendability)
     if _read(_OOM).strip() != spare.expendability:
-        return "the kernel does not let it take back its oom_score_adj"
+        return "the kernel does not let it reset its oom_score_adj"
     for change in changes:
         name = change.partition(b"=")[0]
         if os.environb.get(name) != spare.began_with.get(name):

@@ -128,7 +128,7 @@ class Stash:
         step = index(step)
         with self.lock:
             if self.busy:  # a signal handler's, in the midst of ours
-                return self._refuse("another one is being made, in the same thread")
+                return self._refuse("another stash is in progress in this thread")
             self.busy = True
             try:
                 self.wait()
@@ -147,7 +147,7 @@ class Stash:
         self._await_partner()
         at, sequence = self._next()
         if not self._settle(at):
-            raise memory.NoRoom("there is not enough memory to make what was restored the script's own")
+            raise memory.NoRoom("not enough memory to copy the restored state")
         layout.unseal(self.region.words, at)
         if any(not loan.is_over for loan in self.loans.values()):
             memory.beside(self._settle_all)  # before the next save has to wait for it

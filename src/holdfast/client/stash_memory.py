@@ -222,7 +222,7 @@ def read(fd: int, moves: Iterable[tuple[int, int, int]], by: int = 0, chunk_byte
             if taken > 0:
                 to, source, size = to + taken, source + taken, size - taken
             elif not taken:
-                troubles.append(OSError(errno.EIO, "there is less in it than was to be read"))
+                troubles.append(OSError(errno.EIO, "it is shorter than expected"))
             elif ctypes.get_errno() != errno.EINTR:
                 troubles.append(OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno())))
 

@@ -224,7 +224,7 @@ class Writer:
     def set_warmup(self, steps: int) -> None:
         """Say that so many of this worker's first `step`s are slow: they have the limit of the section `warmup`."""
         if steps < 0:
-            raise ValueError(f"steps that warm up: {steps} is not 0 or more")
+            raise ValueError(f"warm-up steps: {steps} is not 0 or more")
         if self.words is not None:
             with self.lock:
                 self.words[layout.WARMUP_STEPS] = steps + 1

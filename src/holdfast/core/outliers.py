@@ -23,7 +23,7 @@ def median(values: Iterable[float]) -> float:
     """The middle one; of an even number the mean of both. ValueError for none."""
     ordered = sorted(values)
     if not ordered:
-        raise ValueError("no values have no median")
+        raise ValueError("median of no values")
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 

@@ -25,12 +25,12 @@ ALL = 0.9  # The share of ranks that says the same where all are meant: some are
 MOST_QUOTES = 8
 
 SIGNALS = {
-    -9: (Class.OOM_HOST, 0.55, "was killed by SIGKILL: most often by the kernel, for want of memory", "see its node's `dmesg`"),
+    -9: (Class.OOM_HOST, 0.55, "was killed by SIGKILL: most often by the kernel, out of memory", "see its node's `dmesg`"),
     -11: (Class.FRAMEWORK, 0.5, "crashed in native code (SIGSEGV)", "look for libraries whose versions do not fit"),
-    -6: (Class.FRAMEWORK, 0.4, "gave up in native code (SIGABRT)", "see what it wrote on stderr"),
+    -6: (Class.FRAMEWORK, 0.4, "aborted in native code (SIGABRT)", "see what it wrote on stderr"),
     -7: (Class.OOM_HOST, 0.5, "died of a bus error (SIGBUS): often a full /dev/shm", "give the container more shared memory"),
-    -4: (Class.FRAMEWORK, 0.6, "ran an instruction that its processor has not (SIGILL)", "use a build for it on every node"),
-    -15: (Class.PREEMPTED, 0.5, "was told to end (SIGTERM)", "see who did: most often the scheduler"),
+    -4: (Class.FRAMEWORK, 0.6, "ran an instruction that its CPU lacks (SIGILL)", "use a build for it on every node"),
+    -15: (Class.PREEMPTED, 0.5, "was terminated (SIGTERM)", "find the sender: most often the scheduler"),
     -2: (Class.PREEMPTED, 0.5, "was interrupted (SIGINT)", "start it again when you like"),
 }  # fmt: skip
 """What an end by a signal most likely means, where nothing else tells."""
@@ -63,7 +63,7 @@ def _of_little(alive: list[Sighting], places: Places) -> Finding:
         return _finding(gone, places)
     if evidence.ends:
         return _of_end(evidence.ends[0], evidence)
-    return Finding(sentence="nothing that a rule knows was found: see the logs", advice="see the logs")
+    return Finding(sentence="no rule matched: see the logs", advice="see the logs")
 
 
 def _its_own(found: Finding, symptoms: list[Sighting], places: Places) -> Finding | None:
@@ -119,7 +119,7 @@ def _of_end(end: End, evidence: Evidence) -> Finding:
     code = end.exitcode
     kind, confidence, says, advice = SIGNALS.get(code or 0, (Class.UNKNOWN, 0.3, "", "see its log"))
     if not says:
-        says = f"ended with exit code {code}, and left nothing that a rule knows" if code is not None else end.what or "ended"
+        says = f"ended with exit code {code}, and no rule matched" if code is not None else end.what or "ended"
         if code is not None and code < 0:
             says = f"was killed by {signal_name(code)}"
     rank = end.rank

@@ -116,7 +116,7 @@ def _read(path: str) -> list[Rule]:
         raise UsageError(f"rules in {path} are not TOML: {error}") from error
     tables = said.get("rule", [])
     if not isinstance(tables, list) or set(said) - {"rule"}:
-        raise UsageError(f"{path} has more than tables [[rule]]", hint="see docs/how-to/write-a-rule.md")
+        raise UsageError(f"{path} may hold only [[rule]] tables", hint="see docs/how-to/write-a-rule.md")
     return [_of_table(table, f"rule {number} in {path}") for number, table in enumerate(tables, 1)]
 
 
@@ -142,7 +142,7 @@ def _of_table(table: dict[str, Any], where: str) -> Rule:
         **{key: said[key] for key in TEXTS},
     )
     if Rules([made]).best(made.sample) is None:
-        raise UsageError(f"{where} does not know its own sample", hint="one of its words, and its pattern, must be in it")
+        raise UsageError(f"{where} does not match its own sample", hint="one of its words, and its pattern, must be in it")
     return made
 
 
@@ -164,7 +164,7 @@ def _check_values(said: Mapping[str, Any], where: str) -> None:
     try:
         re.compile(said["pattern"])
     except re.error as error:
-        raise UsageError(f"{where}: its pattern is no regular expression: {error}") from error
+        raise UsageError(f"{where}: its pattern is not a regular expression: {error}") from error
 
 
 def is_enough(word: str) -> bool:

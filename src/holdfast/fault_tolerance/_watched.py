@@ -40,7 +40,7 @@ class Watched:
         """`page_fd`: what it has handed over; -1: nothing, so that its messages go into a page of ours."""
         if page_fd >= 0 and os.fstat(page_fd).st_size < layout.SIZE:
             os.close(page_fd)
-            raise ValueError("what it has handed over is no page of ours")
+            raise ValueError("it passed an invalid page")
         self.shares_page = page_fd >= 0
         self.pidfd = os.pidfd_open(pid)  # Readable once it has ended.
         self._page = Page(page_fd) if self.shares_page else create_page()

@@ -34,7 +34,7 @@ class IpcConnector:
     def start_receiving(self) -> None:
         """Listen, in a thread of our own. RuntimeError if we do already."""
         if self._thread is not None:
-            raise RuntimeError(f"{self.socket_path}: this connector receives messages already")
+            raise RuntimeError(f"{self.socket_path}: this connector already receives messages")
         self._server = wire.listen(self.socket_path)
         self._thread = threading.Thread(target=self._receive, args=(self._server,), daemon=True, name="ipc-connector")
         self._thread.start()

@@ -88,7 +88,7 @@ class RankMonitorServer:
                 return process
             if not process.is_alive():
                 break
-        raise RuntimeError(f"the rank monitor for {ipc_socket_path} did not come up (exit code {process.exitcode})")
+        raise RuntimeError(f"the rank monitor for {ipc_socket_path} did not start (exit code {process.exitcode})")
 
     @staticmethod
     def run(

@@ -120,7 +120,7 @@ class TimeoutsCalc:
         initial, subsequent = self.safety_factor * self.until_first.most_s, self.safety_factor * self.gaps.most_s
         if current is not None and current.were_calculated:
             if current.initial is None or current.subsequent is None:
-                raise TimeoutsCalcError(f"limits that were calculated have values, and these have not: {current}")
+                raise TimeoutsCalcError(f"calculated limits have values, and these have none: {current}")
             initial, subsequent = self._merged(current.initial, initial), self._merged(current.subsequent, subsequent)
         return HeartbeatTimeouts(initial=initial, subsequent=subsequent, were_calculated=True)
 

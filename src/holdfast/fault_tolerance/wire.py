@@ -48,7 +48,7 @@ def loads(text: bytes) -> Any:
     try:
         return _restored(json.loads(text))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise WireError(f"not a message of ours: {error}") from None
+        raise WireError(f"not a Holdfast message: {error}") from None
 
 
 def _plain(word: Any) -> Any:
@@ -102,7 +102,7 @@ def length_of(head: bytes) -> int:
     """The length that a frame's first four bytes announce. WireError if no peer of ours would."""
     length = int.from_bytes(head, "big")
     if length > LARGEST_FRAME:
-        raise WireError(f"a message of {length} bytes is none of ours")
+        raise WireError(f"a message of {length} bytes is not from Holdfast")
     return length
 
 

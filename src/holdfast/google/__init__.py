@@ -22,4 +22,4 @@ def install() -> None:
     other = sys.modules.setdefault("supervisor", here)
     if other is not here:
         where = getattr(other, "__file__", None) or "this process"
-        raise ImportError(f"another `supervisor` is there already, of {where}: holdfast.google.install() has to come before it")
+        raise ImportError(f"another `supervisor` is already imported, from {where}: call holdfast.google.install() first")

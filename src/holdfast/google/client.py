@@ -70,7 +70,7 @@ class GoogleCloudResiliencyClient:
         "container_termination_threshold_s", "Seconds that a container may take to end."
     )
     workload_downtime_threshold_s: int = _of_workload(
-        "workload_downtime_threshold_s", "Seconds that the job may be down before it is made anew."
+        "workload_downtime_threshold_s", "Seconds that the job may be down before it is recreated."
     )
     max_in_job_restarts: int = _of_workload("max_in_job_restarts", "Restarts within the job before the job is restarted.")
     max_workload_restarts: int = _of_workload("max_workload_restarts", "Restarts of the job before a node is swapped.")

@@ -207,7 +207,7 @@ def _one(word: str) -> Wanted:
     if argument and check.is_number:
         _refuse_number(check, argument, hint)
     if name == "paths" and (relative := [path for path in argument.split(":") if path and not path.startswith("/")]):
-        raise UsageError(f"check {name}: {relative[0]} is not absolute", hint="give paths from / on, with : between them")
+        raise UsageError(f"check {name}: {relative[0]} is not absolute", hint="start each with /, with : between them")
     return Wanted(check=check, argument=argument)
 
 

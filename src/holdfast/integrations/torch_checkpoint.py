@@ -114,7 +114,7 @@ class StashReader(StorageReader):
         """What this rank has: with the same ranks and shards as before it is all that it asks for."""
         found = stash.latest(map_location="cpu")
         if found is None or not isinstance(found[1], dict) or "pieces" not in found[1]:
-            raise RuntimeError("there is nothing stashed that all ranks can load: ask `latest_step()` before")
+            raise RuntimeError("no stashed state that all ranks can load: call `latest_step()` first")
         known: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
         for piece in found[1]["pieces"]:
             name = piece["name"]

@@ -165,7 +165,7 @@ def timed(key: str, place: int, deadline_s: float) -> dict[str, Any]:
     both = [torch.empty_like(mine) for _ in range(2)]
     gather_s = median_of(lambda: dist.all_gather(both, mine), has_gpus)
     if not all(bool((one == 1).all()) for one in both):
-        raise RuntimeError("the all-gather brought wrong values")
+        raise RuntimeError("the all-gather returned wrong values")
     return {"passed": True, "compute_s": compute_s + (fault == "slow"), "gather_s": gather_s}
 
 

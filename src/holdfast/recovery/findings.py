@@ -32,7 +32,7 @@ def overrides(text: str, name: str = "--on-finding") -> dict[Class, Action]:
         if kind not in CLASSES:
             raise UsageError(f"{name}: there is no class {kind!r} of findings", hint=did_you_mean(kind, CLASSES))
         if action not in ACTIONS:
-            raise UsageError(f"{name}: {kind}={action or '?'} names no action", hint=did_you_mean(action, ACTIONS))
+            raise UsageError(f"{name}: {kind}={action or '?'} is not an action", hint=did_you_mean(action, ACTIONS))
         found[Class(kind)] = Action(action)
     return found
 

@@ -137,7 +137,7 @@ class Member:
                 pause_s = self.retry_s * (0.5 + luck(self.node)) + self._spread_s()
                 self.connect_at, self.retry_s = now + pause_s, min(LONGEST_RETRY_S, 2 * self.retry_s)
                 if final:
-                    return [self._give_up(f"the coordinator at {self.endpoint} turned us away: {reason}")]
+                    return [self._give_up(f"the coordinator at {self.endpoint} refused this node: {reason}")]
             case Arrived(link=link, message=message) if link == self.link:
                 out += self._arrived(message, now)
         return out + self._due(now)

@@ -152,7 +152,7 @@ class Host(Ready):
         if process.pidfd is not None:
             self.watch(process.pidfd, select.EPOLLIN, lambda events: self._gone(pid))
         else:
-            self.complain("no pidfd here (an old kernel, or a seccomp filter): the ends of workers are learned from SIGCHLD")
+            self.complain("no pidfd (an old kernel, or a seccomp filter): worker exits are detected by SIGCHLD")
             if signal.getsignal(signal.SIGCHLD) is not _noted:
                 signal.signal(signal.SIGCHLD, _noted)
 
@@ -169,7 +169,7 @@ class Host(Ready):
         process = self._spawn(argv, env, fds, binding)
         if process.pidfd is None:
             self.parked[process.pid] = process
-            raise StartError("no pidfd here, by which the end of a spare could be seen")
+            raise StartError("no pidfd: the exit of a spare cannot be detected")
         pid, pidfd = process.pid, process.pidfd
         self.parked[pid] = process
 

@@ -87,7 +87,7 @@ class Local:
         """The command runs on after us. The lock that it inherits shows that it was started, even if we were killed before we
         wrote that down. Another host's supervisor does not know: the command is told the key."""
         if not self.command:
-            raise HoldfastError("no other node is asked for: start an agent on one, or give the supervisor --replace-with")
+            raise HoldfastError("no replacement is requested: start an agent on another node, or use --replace-with")
         fd = os.open(os.path.join(self.folder, f"replace-{_as_file(key)}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if not locks.take(fd) or os.read(fd, 1):

@@ -53,7 +53,7 @@ def ask_at(
     except ValueError:
         answer = None
     if not isinstance(answer, dict):
-        raise ProtocolError(f"{whom} gave no proper answer: {text[:80]!r}")
+        raise ProtocolError(f"{whom} gave an invalid answer: {text[:80]!r}")
     return answer
 
 
@@ -82,7 +82,7 @@ def connect(connection: socket.socket, address: str, timeout_s: float) -> None:
     try:
         connection.connect(address)
     except BlockingIOError as error:
-        raise TimeoutError(f"the agent took up no connection within {timeout_s:g} s") from error
+        raise TimeoutError(f"the agent accepted no connection within {timeout_s:g} s") from error
 
 
 class Reachable:

@@ -133,7 +133,7 @@ class ControlHandler(Component):
             case "inject":
                 return self._inject(request)
         known = "status, nodes, stop, restart, signal, exclude, readmit, check and inject"
-        raise UsageError(f"this agent knows no {request.ask!r}; it knows {known}")
+        raise UsageError(f"unknown request {request.ask!r}; known: {known}")
 
     def replied(self, reply: Reply) -> None:
         """The coordinator says what came of a request, or a node does."""

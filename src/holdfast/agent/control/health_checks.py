@@ -31,7 +31,7 @@ JOINING = "join"  # Purpose of the question before a round; others are numbers o
 OURS, WITHOUT_CODE = "holdfast.health.checks.", ("paths", "memory", "files", "clock")
 """Where our own checks are, and whose argument is only looked at."""
 
-NOT_FOR_OTHERS = "not run at another node's word, unless this one was started with it (--check-before, --check-during)"
+NOT_FOR_OTHERS = "not run at another node's request, unless this node was started with it (--check-before, --check-during)"
 
 
 class Checking(Component):

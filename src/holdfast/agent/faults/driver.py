@@ -55,7 +55,7 @@ class Injections(Component):
         """Whether it is played, and what to watch; or why it is not."""
         name = self.group.join.name
         if not self.config.allow_inject:
-            return False, f"nothing is played on {name}: {FORBIDDEN}"
+            return False, f"no fault is injected on {name}: {FORBIDDEN}"
         runs = self.group.workers.values() if self.group.phase is Phase.RUNNING else ()
         ranks = {seat.rank: (seat.local_rank, seat.pid) for seat in runs if seat.state is WorkerState.RUNNING}
         asked = Asked(injection=wanted, ranks=ranks, looks_s=self._looks(), gpus=self._gpus())
@@ -128,7 +128,7 @@ class Injections(Component):
 
     def _plant(self, plant: Plant) -> None:
         checker = self.checker()
-        assert checker is not None, "an agent that runs no checks plants nothing for them"
+        assert checker is not None, "this agent runs no checks that could see it"
         if self.planted < 0:
             self.planted = nameless_file("holdfast-injected")
             checker.environ[WHERE] = f"/proc/{os.getpid()}/fd/{self.planted}"

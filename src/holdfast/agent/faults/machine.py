@@ -60,7 +60,7 @@ class Plant(Action):
     """This, and nothing else, has been added to what the node's checks read."""
 
     kmsg: tuple[str, ...]  # Records of the kernel's log.
-    ecc: dict[str, int]  # GPU's index → memory errors that were not corrected.
+    ecc: dict[str, int]  # GPU's index → uncorrected memory errors.
 
 
 class Answered(Action):
@@ -169,7 +169,7 @@ def _on_rank(state: State, asked: Asked, now: float) -> Step:
         return _refused(state, f"rank {rank} does not run on this node: {here}" if rank >= 0 else here)
     local_rank, pid = asked.ranks[rank]
     if any(one.local_rank == local_rank for one in state.played):
-        return _refused(state, f"something is played on rank {rank} already")
+        return _refused(state, f"rank {rank} already has a fault injected")
     who, until = f"rank {rank} (local {local_rank}, pid {pid})", _until(wanted, now)
     one = Played(injection=wanted, rank=rank, local_rank=local_rank, where=Where.STOPPED, until=until, what="")
     match wanted.fault:
@@ -196,7 +196,7 @@ def _on_gpu(state: State, asked: Asked, now: float) -> Step:
     seen = f"The check {check} looks every {every_s:g} s" if every_s is not None else "It looks before the next round"
     one = Played(injection=wanted, where=Where.PLANTED, until=_until(wanted, now), what="")
     if wanted.fault is Fault.ECC:
-        one = replace(one, what=f"GPU {index} counts a memory error more that was not corrected", ecc=str(index))
+        one = replace(one, what=f"GPU {index} counts one more uncorrected memory error", ecc=str(index))
         watch = WATCH_UNFIT
     else:
         gpu, row = asked.gpus[index] if index < len(asked.gpus) else NO_GPU, xid(wanted.code)
@@ -236,9 +236,9 @@ def _planted(state: State) -> Plant:
     return Plant(kmsg=tuple(one.kmsg for one in state.played if one.kmsg), ecc=dict(counted))
 
 
-WATCH_KILL = "Watch: its death is known within milliseconds, and all ranks restart, if a restart is left (`holdfast why`)."
+WATCH_KILL = "Watch: its exit is detected within milliseconds, and all ranks restart, if a restart is left (`holdfast why`)."
 WATCH_HANG = (
-    "Watch: when its limit is over it is found to hang, its stacks are kept, and all ranks restart (`holdfast why`, "
+    "Watch: when its limit expires it counts as hung, its stacks are kept, and all ranks restart (`holdfast why`, "
     "`holdfast incidents`); `holdfast status` tells how long it has been silent."
 )
 WATCH_SLOW = "Watch: after some three minutes it is named as a straggler (`holdfast status`), if it reports steps or sections."
@@ -251,7 +251,7 @@ WATCH_UNFIT = (
 def _follows(action: str) -> str:
     """What follows an Xid against which that helps."""
     if action in (NONE, RESTART):
-        return "Watch: nothing follows. Such an Xid is a program's doing, and costs neither the GPU nor the node."
+        return "Watch: nothing follows. A program causes such an Xid: GPU and node stay in use."
     if action == WATCH:
         return "Watch: the node is degraded, and goes on; with a supervisor it is suspect (`holdfast nodes`)."
     return WATCH_UNFIT

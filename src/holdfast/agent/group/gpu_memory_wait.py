@@ -108,7 +108,7 @@ class MemoryWait(Value):
             actions.append(Say(text=others, level="warning"))
         if busy:
             which = ", ".join(str(gpu.index) for gpu in busy)
-            late = f"GPU {which} has not given its memory back within {self.timeout_s:g} s; starting all the same. {text}"
+            late = f"GPU {which} did not free its memory within {self.timeout_s:g} s; starting anyway. {text}"
             actions.append(Say(text=late, level="error"))
         else:
             actions.append(Say(text=text))
@@ -136,4 +136,4 @@ def _others(gpus: tuple[GpuMemory, ...]) -> str:
         for gpu in gpus
         for user in gpu.others
     ]
-    return f"GPU memory is held by processes that are not ours, and not waited for: {', '.join(shown)}" if shown else ""
+    return f"GPU memory is held by other processes, not waited for: {', '.join(shown)}" if shown else ""

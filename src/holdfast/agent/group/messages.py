@@ -199,7 +199,7 @@ class MemorySeen(Observation):
     trouble: str = ""  # Why nobody can tell.
 
 
-TOO_LATE = "the directories for its output took longer to make than this node's lease lasts"
+TOO_LATE = "creating its log directories took longer than this node's lease"
 """Why a worker is not started, where others may have gone on without this node by then."""
 
 

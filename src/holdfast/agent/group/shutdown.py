@@ -58,7 +58,7 @@ def _told_to_go(state: State, signum: int, now: float) -> Step:
 
 def unguarded(state: State, now: float) -> Step:
     """The guardian was killed. If the agent is killed next, nothing is left to end the workers."""
-    text = "the process that was started (our guardian) was killed; stopping everything at once"
+    text = "the guardian (the process that you started) was killed; stopping everything now"
     actions: list[Action] = [Record(event=GuardianLost()), Say(text=text, level="error")]
     if state.leaving is None and state.phase is not Phase.ENDED:
         state, gone = _go(state, signal.SIGTERM, "lost its guardian: the process that was started was killed", now)

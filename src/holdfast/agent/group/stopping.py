@@ -86,7 +86,7 @@ def late(state: State, stopping: Stopping, now: float) -> Step:
     elif now >= stopping.last_words_until:
         left = tuple(i for i in stopping.speaking if state.workers[i].state is WorkerState.RUNNING)
         state = replace(state, stopping=replace(stopping, last_words_until=NEVER))
-        actions = _ask(state, left, f"it has had {LAST_WORDS_S:g} s to end by itself, after what it asked for")
+        actions = _ask(state, left, f"it had {LAST_WORDS_S:g} s to exit after its request")
     elif now >= stopping.abandon_at:
         state, actions = _give_up(state)
     return first(actions, settle(state, now))
@@ -129,7 +129,7 @@ def _give_up(state: State) -> Step:
     stuck = state.workers.alive
     pids = ", ".join(str(state.workers[i].pid) for i in stuck)
     stuck_in = "uninterruptible sleep in a driver or a mount?"
-    text = f"process {pids} does not die even of SIGKILL ({stuck_in}); going on without it"
+    text = f"process {pids} survived SIGKILL ({stuck_in}); going on without it"
     return replace(state, workers=state.workers.gone(stuck)), [Say(text=text, level="error")]
 
 

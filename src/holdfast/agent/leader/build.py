@@ -143,7 +143,7 @@ def open_witness(folder: str, host: Host) -> Witness:
     if folder == SLURM and shutil.which("scontrol") is None:
         raise UsageError("--witness slurm: there is no scontrol on this node", hint="give a directory that all nodes share")
     if folder == KUBERNETES and "KUBERNETES_SERVICE_HOST" not in os.environ:
-        raise UsageError("--witness kubernetes: this is no pod", hint="give a directory that all nodes share")
+        raise UsageError("--witness kubernetes: this agent is not in a pod", hint="give a directory that all nodes share")
     if folder not in SCHEDULERS and not os.path.isdir(folder):
         raise UsageError(f"--witness: {folder} is not a directory", hint="create it, on a file system that all nodes share")
     return Witness(folder, host)

@@ -158,7 +158,7 @@ class ElectedNode(Node):
         assert self.server is not None
         guests = sorted(self.server.guests)
         self.server, self.policy, self.noted = None, None, ()
-        said = Say(text=f"this agent leads the job no longer: {reason}", level="warning")
+        said = Say(text=f"this agent no longer leads the job: {reason}", level="warning")
         return [said, *(HangUp(link=link) for link in guests)]
 
     def _follow(self, endpoint: str, now: float) -> list[Action]:

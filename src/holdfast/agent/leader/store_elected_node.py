@@ -110,7 +110,7 @@ class StoreElectedNode(ElectedNode):
     def _take_the_lead(self, past: Past, reason: str, now: float) -> list[Action]:
         self.held, self.seats = [], 0
         self.from_the_start = past.round == 0 and self.group.assigned is None
-        told = f"this agent leads the job from now on (term {self.election.term}, after round {past.round})"
+        told = f"this agent leads the job now (term {self.election.term}, after round {past.round})"
         return [Say(text=told), *super()._take_the_lead(past, reason, now)]
 
     def _step_down(self, reason: str) -> list[Action]:

@@ -141,7 +141,7 @@ class AppLog:
     def _tell(self, trouble: str) -> None:
         if trouble and not self._is_told:
             self._is_told = True
-            self.say(f"{self.path} lacks some of the ranks' output, which is in their own files: {trouble}")
+            self.say(f"{self.path} is incomplete; the ranks' own files are complete: {trouble}")
 
 
 class AppLogs:
@@ -159,7 +159,7 @@ class AppLogs:
             log = AppLog(prefix, cycle, sources, self.upstream, self.host.now)
         except (OSError, RuntimeError) as error:  # no descriptors, no threads
             path = log_path(prefix, cycle)
-            return self.host.complain(f"{path} lacks this node's output, which is in the ranks' own files: {error}")
+            return self.host.complain(f"{path} has no output of this node; the ranks' own files have it: {error}")
         self.open.append(log)
         self.host.watch(log.fd, select.EPOLLIN, lambda events: self._told(log))
 
@@ -184,7 +184,7 @@ class AppLogs:
             for log in self.open:
                 self._told(log)
                 why = "a signal ended the wait" if cut() else f"it could not be written within {PATIENCE_S:g} s"
-                self.host.complain(f"{log.path} lacks some of the ranks' output, which is in their own files: {why}")
+                self.host.complain(f"{log.path} is incomplete; the ranks' own files are complete: {why}")
 
     def is_whole(self, path: str) -> bool:
         """Whether nothing more comes from this node into the log at that path. Any thread may ask."""

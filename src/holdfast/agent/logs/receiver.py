@@ -74,7 +74,7 @@ class Stream:
     def append(self, fd: int, number: int, lines: bytes) -> dict[str, object]:
         """Write a piece, unless it has been written; the answer. OSError: the file does not take it."""
         if not self.lock.acquire(timeout=DISK_S):
-            return {"no": "its disk takes nothing at present"}
+            return {"no": "its disk accepts no writes"}
         try:
             if number == self.have:
                 while self.written < len(lines):
@@ -165,7 +165,7 @@ class LogReceiver(BlockingServer, Component):
                     answer = self.turn.meanwhile(stream.append, fd, number, lines)
                 except OSError as error:
                     answer = {"no": error.strerror or str(error)}
-                    self.complaints.append(f"{stream.path} does not get all that other nodes send: {answer['no']}")
+                    self.complaints.append(f"{stream.path} misses lines of other nodes: {answer['no']}")
                 link.say(answer)
             link.say({"have": stream.have})
             with self.lock:

@@ -151,7 +151,7 @@ class AgentLog:
             keepers.append(lambda: keep_failures(self.job_dir.incident_path, failures))
         for keeper in keepers:
             if trouble := self.recorder.io_thread.attempt(keeper):
-                self.degraded(f"cannot keep what is known of a failure in {self.job_dir.path}/incidents: {trouble}")
+                self.degraded(f"cannot keep the failure's details in {self.job_dir.path}/incidents: {trouble}")
 
     def _keep_the_rest(self) -> None:
         """Of failures: what is not the failing worker's own. Not before the next workers run, so that they wait for nothing."""

@@ -75,7 +75,7 @@ class Attribution(Component):
         self.seen = self.ended = 0
         self.export = ft.attribution_export_url or ""
         if self.export and not _is_url(self.export):
-            raise UsageError(f"--ft-attribution-export-url: {self.export!r} is no http://host:port/path")
+            raise UsageError(f"--ft-attribution-export-url: {self.export!r} is not http://host:port/path")
         self._exported = True  # Whether the last result could be sent there: what stays the same is not said again.
         self._tasks: SimpleQueue[tuple[int, str]] = SimpleQueue()
         self._results: SimpleQueue[tuple[str, str, bool]] = SimpleQueue()
@@ -201,7 +201,7 @@ class Attribution(Component):
         status, answer = self._request("POST", "", result, TELL_S, self.export)
         if not 200 <= status < 300 and self._exported:
             why = answer.get("message") or f"status {status}"
-            self._results.put((f"a result was not taken at {self.export}: {why}", "warning", False))
+            self._results.put((f"{self.export} did not accept a result: {why}", "warning", False))
         self._exported = 200 <= status < 300
 
     def _request(

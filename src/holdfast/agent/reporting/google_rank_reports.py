@@ -140,7 +140,7 @@ def rank_reports(
     """The part, as `environ` has it. None: its port is wrong, as `complain` is told."""
     port, trouble = _number(environ, PORT, 0)
     if trouble or not 0 < port < 65536:
-        complain(f"{PORT}={environ[PORT]} is not a port number (1 to 65535): no host daemon gets reports of the ranks")
+        complain(f"{PORT}={environ[PORT]} is not a port number (1 to 65535): the host daemon gets no rank reports")
         return None
     info, troubles = workload(environ, job, config.max_restarts)
     for trouble in troubles:

@@ -30,9 +30,9 @@ class InPlace(Component):
     """One agent's. `say`: a line and its level, for people."""
 
     def __init__(self, host: Host, environ: Mapping[str, str], say: Callable[[str, str], None]) -> None:
-        """UsageError where this is no pod, or it is not known which."""
+        """UsageError where this agent is not in a pod, or it is not known which."""
         if "KUBERNETES_SERVICE_HOST" not in environ:
-            raise UsageError("--in-place-restart: this is no pod", hint="it is for the agents of a JobSet in Kubernetes")
+            raise UsageError("--in-place-restart: this agent is not in a pod", hint="it is for agents of a Kubernetes JobSet")
         if missing := [name for name in NEEDED if not environ.get(name)]:
             fields = " and ".join(f"{name} from fieldPath {NEEDED[name]}" for name in missing)
             raise UsageError(

@@ -197,7 +197,7 @@ class SupervisorLink(Component):
             arguments |= to_plain(order.injection)
         request = Request(order.verb, arguments, answered)
         if order.verb not in VERBS:
-            request.refuse(f"this agent knows no order {order.verb!r}")
+            request.refuse(f"unknown order {order.verb!r}")
             return []
         if order.verb == "restart" and order.round and order.round != self.group.round:
             request.reply({"text": f"round {order.round} is over: {self.group.round} is the newest"})

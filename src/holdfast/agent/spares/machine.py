@@ -140,7 +140,7 @@ def _weeded(state: State, seen: Surveyed, now: float) -> Step:
 
 
 def _worn_out(slot: Slot, size_bytes: int, now: float) -> str:
-    """Why a spare that waits is to be made anew; empty: it is not."""
+    """Why a spare that waits is to be recreated; empty: it is not."""
     if slot.stale:
         return slot.stale
     if now - slot.since > LONGEST_AGE_S:
@@ -232,7 +232,7 @@ def _chosen(state: State, due: WorkerDue) -> Step:
         why = contradiction(due.changed[slot.pid], slot.reads)
         if not why:
             return state.changed(slot, vain=False), [StartWith(pid=slot.pid)]
-        why += "; this node did not know its place yet" * slot.guessed
+        why += "; this node had no rank yet" * slot.guessed
         state = state.changed(slot, vain=True, stale=why, trouble=why)
         trouble = why if slot is places[0] else trouble
     return state, [StartWith(pid=-1, cold_because=trouble)]

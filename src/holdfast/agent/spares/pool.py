@@ -209,7 +209,7 @@ class SparePool(Component):
     def _orders(self, one: ParkedSpare, argv: list[str], page: Page | None, files: RankLogs) -> tuple[str, list[int], str]:
         """Which descriptors it is sent; or why it cannot be this worker."""
         if argv != one.argv:
-            return "", [], "its command line is another"
+            return "", [], "its command line is different"
         if page is None:
             return "", [], "there is no page to share"
         orders, fds = "p", [page.fd]

@@ -41,7 +41,7 @@ class Slot(Value):
     reads: Collection[str] = ()
     size_bytes: int = 0
     stale: str = ""  # Why it cannot be used any more. Empty: it can.
-    trouble: str = "none had been made yet"  # Why there is none.
+    trouble: str = "none was ready yet"  # Why there is none.
     guessed: bool = False  # It was made while the node waited: with the environment of a place that is not known yet.
     vain: bool = False  # The last one found its environment contradicted: the next one might as well.
 

@@ -40,7 +40,7 @@ class Timers:
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ValueError(f"not a timer request: {line[:80]!r}") from error
         if expires != expires or (signum > 0 and signum not in signal.valid_signals()):  # NaN: a time that never comes
-            raise ValueError(f"a timer request that nobody can honour: {line[:80]!r}")
+            raise ValueError(f"invalid timer request: {line[:80]!r}")
         if expires < 0:
             self.armed.pop(key, None)
         else:

@@ -43,7 +43,7 @@ class GpuLook:
         taken = {(row[0], row[1]): float(row[2]) for row in rows if len(row) == 3 and _is_number(row[2])}
         mine = {key: used for key, used in taken.items() if any(_names(entry, *key) for entry in self.wanted)}
         if not mine:
-            return [MemorySeen(trouble="it says nothing of the memory of the GPUs here")]
+            return [MemorySeen(trouble="it does not report GPU memory here")]
         if max(mine.values()) <= self.above_mb:
             return [_seen(mine, {})]
         return self._ask(USERS, lambda users: [_seen(mine, _strangers(users))])

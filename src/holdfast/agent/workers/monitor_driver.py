@@ -183,7 +183,7 @@ class Monitoring(Component):
         soon = now - self.failed_at < max(SOON_S, 2 * self.wait_s)
         self.failed_at, self.back_at = now, now + (self.wait_s if soon else 0.0)
         self.wait_s = min(2 * self.wait_s, LATEST_S) if soon else SOON_S
-        then = f"another begins in {self.back_at - now:.0f} s" if soon else "another takes its place"
+        then = f"a new one starts in {self.back_at - now:.0f} s" if soon else "a new one starts"
         self.complain(f"the monitor failed ({_described(error)}): {then}; the ranks are not affected")
         self.monitor = self._anew()
         self.job_s = {**self.known_s, **self.job_s}

@@ -58,10 +58,10 @@ class ProgressIteration:
             try:
                 found.append(int(text))
             except ValueError:
-                raise OSError(0, f"it holds no whole number: {text[:40]!r}") from None
+                raise OSError(0, f"it does not hold a whole number: {text[:40]!r}") from None
 
         trouble = self.io_thread.attempt(look) or "no answer"
         if self.began and not found and trouble != self.trouble:
-            self.complain(f"how far the job is cannot be read from {path}: {trouble}; restarts are not judged by it meanwhile")
+            self.complain(f"cannot read the job's progress from {path}: {trouble}; restarts ignore progress meanwhile")
         self.began, self.trouble = True, "" if found or not self.began else trouble
         return found[0] if found else None

@@ -48,7 +48,7 @@ class RankLives(Component):
         self.due_at = now + (now - self.since)
         for page in self._pages():
             if trouble := page.trouble:
-                self.host.complain(f"a rank runs, but not all that watches it could be set up there: {trouble}")
+                self.host.complain(f"a rank runs, but is not fully monitored: {trouble}")
         found = self._moments()
         if found and all(one.stepped_at is not None for one in found):
             self._tell(found)

@@ -184,9 +184,9 @@ class Rank:
         if self.unable:
             yield f"it cannot show its stacks itself: {self.unable}"
         for pid, text in self.below.items():  # the rank's own come last: so the file's reader knows its main thread
-            yield f"\nprocess {pid}, which it has forked:\n\n{text or 'it has not shown its stacks'}"
+            yield f"\nprocess {pid}, which it has forked:\n\n{text or 'its stacks are not available'}"
         if self.below:
             yield "\nthe rank itself:"
-        yield f"\n{self.stacks}" if self.stacks else "\nit has not shown its stacks"
+        yield f"\n{self.stacks}" if self.stacks else "\nits stacks are not available"
         if self.evidence:
-            yield f"\nwhat the kernel says of it:\n{self.evidence}\n"
+            yield f"\nwhat the kernel shows:\n{self.evidence}\n"

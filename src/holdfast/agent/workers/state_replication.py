@@ -93,7 +93,7 @@ class Replicas(BlockingServer, Component):
         for local_rank in range(self.nproc):
             words(stash, local_rank)[layout.FETCHED] = layout.COMING if assigned.stash_from else layout.HERE
         if not assigned.stash_partner and not self.lost:
-            self.complaints.append("states are not replicated: that needs two nodes and more, all with --stash-replicate")
+            self.complaints.append("states are not replicated: that needs two or more nodes, all with --stash-replicate")
         with self.lock:
             self.stash, self.assigned = stash, assigned
             for filling in self.fetched.values():
@@ -161,7 +161,7 @@ class Replicas(BlockingServer, Component):
         except Exception as error:  # whatever it is, the rank is not to wait for it
             if self.assigned is assigned:
                 self.lost = True
-                self._complain(f"the state that all ranks go on from cannot be fetched: {assigned.stash_from}", error)
+                self._complain(f"cannot fetch the state that all ranks resume from: {assigned.stash_from}", error)
             became = layout.LOST
         with self.lock:
             if self.assigned is assigned:
@@ -216,7 +216,7 @@ class Replicas(BlockingServer, Component):
             more = f"more than half of its --stash-limit, {limit / 2e9:.1f}GB"
             return f"{layout.REPLICAS} generations of {ranks} such ranks are {more}"
         if there < layout.REPLICAS and size > room - SPARE_SHARE * total:
-            return f"it has not enough memory for {size / 1e9:.1f}GB more"
+            return f"it lacks memory for {size / 1e9:.1f}GB more"
         return ""
 
     def _hand_out(self, link: BlockingLink, local_rank: int, *wanted: int) -> None:
@@ -224,7 +224,7 @@ class Replicas(BlockingServer, Component):
             if (one.round, one.step, one.rank) == wanted:
                 link.say({"generation": to_plain(one)})
                 return _give(link, self.file, local_rank, one)
-        link.say({"no": "it does not have it any more"})
+        link.say({"no": "it no longer has it"})
 
 
 def newest(page: memoryview, assigned: Assigned) -> Generation | None:

@@ -153,7 +153,7 @@ class Workers(Component):
             if self.attempt is None:
                 raise
             # The job has run for a while: a disk that filled up meanwhile, or was cleaned, is no reason to end it.
-            self.host.complain(f"{error.what}: from here on its workers' output is not kept")
+            self.host.complain(f"{error.what}: its workers' output is no longer kept")
             return logs.nothing_kept(self.config.nproc_per_node)
 
     def _open_stash(self) -> None:
@@ -319,7 +319,7 @@ class Workers(Component):
         if self.upstream is not None:
             self.upstream.moves_to(assigned.logs_at)
             if not assigned.logs_at:
-                self.host.complain("the coordinator's node gathers no lines: those of this node go to a log on this node")
+                self.host.complain("the coordinator's node gathers no lines: this node's lines go to a log here")
         wide = len(str(assigned.world_size - 1))
         sources = [
             (path, f"{assigned.base_rank + local_rank:>{wide}}: ")

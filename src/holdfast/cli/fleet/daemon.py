@@ -34,7 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--state-dir", metavar="DIR", help="where its table is kept (default: where jobs are)")
     parser.add_argument("--supervisor", metavar="HOST:PORT[,…]", help="tell it of ranks that agents of ours have not started")
     parser.add_argument("--supervisor-token-file", metavar="FILE", help="the secret that it knows ($HOLDFAST_SUPERVISOR_TOKEN)")
-    parser.add_argument("--node-name", metavar="NAME", help="what it is to call this host (default: the host's name)")
+    parser.add_argument("--node-name", metavar="NAME", help="name of this host (default: the host's name)")
     tls_arguments(parser, "supervisors")
     parser.add_argument("--status", action="store_true", help="show what the daemon that runs here knows")
     parser.add_argument("--json", action="store_true", help="the same for programs")

@@ -43,7 +43,7 @@ def checked(options: argparse.Namespace) -> tuple[str, int, dict[str, str]]:
     known = tokens(options.http_token_file)
     refuse_an_open_door(host, known)
     if options.http_key and not options.http_cert:
-        raise UsageError("--http-key is of no use without --http-cert")
+        raise UsageError("--http-key needs --http-cert")
     if options.http_cert:
         from holdfast.runtime.net.tls import check_https  # ssl takes 20 ms, and few give a certificate
 

@@ -31,7 +31,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show it. 0: something was found; 1: nothing that a rule knows."""
+    """Show it. 0: something was found; 1: no rule matched."""
     rules = load([*own_files(), *options.rules])
     if options.list_rules:
         headings = ("rule", "class", "depth", "sure", "advised", "says")

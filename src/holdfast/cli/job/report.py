@@ -111,7 +111,7 @@ def _export(job: Timeline, url: str) -> int:
     answer = receiver.send(spans)
     if not answer.taken:
         raise HoldfastError(
-            f"{receiver.name} has not taken the trace: {answer.text}", hint="does it listen for OTLP over HTTP there?"
+            f"{receiver.name} did not accept the trace: {answer.text}", hint="is it an OTLP/HTTP endpoint?"
         )
     print(f"exported to {url}: {count(len(spans), 'span')}, trace {spans[0].context.trace_id:032x}")
     return 0

@@ -27,4 +27,4 @@ def run(options: argparse.Namespace) -> int:
             print(plain(str(answer.get("text"))))
             return 0
         refused.append(f"the agent of node {node} refused: {trouble}" if answer else trouble)
-    raise HoldfastError("; ".join(refused) or "the job does not run on this host", hint="`holdfast status` shows how it is")
+    raise HoldfastError("; ".join(refused) or "the job does not run on this host", hint="`holdfast status` shows its state")

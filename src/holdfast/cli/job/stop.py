@@ -33,7 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--grace", type=float, metavar="S", help="seconds from SIGTERM to SIGKILL (default: as it was launched)"
     )
     parser.add_argument(
-        "--no-wait", action="store_true", help="return when the agents have taken it up, before they have ended"
+        "--no-wait", action="store_true", help="return when the agents have accepted it, before they have ended"
     )
 
 
@@ -48,7 +48,7 @@ def steer_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Ask every agent of the job here, and wait for their end. 0: it has ended (also: it had); 1: it has not."""
     if options.grace is not None and not 0 <= options.grace < 1e6:
-        raise UsageError(f"--grace: {options.grace:g} is not a length of time", hint="give seconds, 0 or more")
+        raise UsageError(f"--grace: {options.grace:g} is not a duration", hint="give seconds, 0 or more")
     path = ordered("stop", options)
     if path is None:
         return 0

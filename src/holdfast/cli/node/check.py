@@ -75,7 +75,7 @@ def _refuse(options: argparse.Namespace) -> None:
         raise UsageError("--pairs --nnodes 1: a pair has two nodes", hint="how many nodes is this run on?")
     alone = {"--deadline": options.deadline is not None, "--root": options.root, "--pairs": options.pairs}
     if options.job and (given := [flag for flag, is_given in alone.items() if is_given]):
-        raise UsageError(f"{', '.join(given)} and --job do not go together", hint="a job's agents look as they were started")
+        raise UsageError(f"{', '.join(given)} and --job do not go together", hint="its agents use their own checks")
 
 
 def _here(asked: Sequence[str], options: argparse.Namespace) -> dict[str, list[Any]]:
@@ -86,7 +86,7 @@ def _here(asked: Sequence[str], options: argparse.Namespace) -> dict[str, list[A
 
 def _pairs(options: argparse.Namespace) -> dict[str, list[Any]]:
     if not options.rdzv_endpoint:
-        raise UsageError("--pairs: where do the nodes meet?", hint="give --rdzv-endpoint HOST:PORT, the same on each node")
+        raise UsageError("--pairs: no rendezvous endpoint", hint="give --rdzv-endpoint HOST:PORT, the same on each node")
     name = options.node_name or socket.gethostname()
     flags = ["--nnodes", options.nnodes or "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", options.rdzv_endpoint]
     flags += ["--rdzv-id", options.rdzv_id or "pairs", "--node-name", name]

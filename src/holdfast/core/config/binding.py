@@ -131,7 +131,7 @@ def _share(cores: list[list[int]], place: int, sharers: int, node: int) -> froze
     each, over = divmod(len(cores), sharers)
     if not each:
         raise UsageError(
-            f"NUMA node {node} has {len(cores)} physical cores that we may use, for {sharers} GPUs",
+            f"NUMA node {node} has {len(cores)} usable physical cores, for {sharers} GPUs",
             hint="give this process more CPUs, or take --numa-binding node",
         )
     start = place * each + min(place, over)

@@ -118,7 +118,7 @@ def paths(text: str, name: str) -> tuple[str, ...]:
     found = tuple(filter(None, map(str.strip, text.split(","))))
     for path in found:
         if not path.startswith("/"):
-            raise UsageError(f"{name}: {path} is not absolute", hint="every node looks there: give it from / on")
+            raise UsageError(f"{name}: {path} is not absolute", hint="every node reads it: start it with /")
     return found
 
 

@@ -121,7 +121,7 @@ def signal_name(exitcode: int | None) -> str | None:
     return name_of(-exitcode)
 
 
-ASLEEP = {"T": "stopped (SIGSTOP)", "t": "held by a debugger", "D": "asleep in the kernel, deaf to signals"}
+ASLEEP = {"T": "stopped (SIGSTOP)", "t": "held by a debugger", "D": "uninterruptible in the kernel"}
 """States of a process that explain why it does not get on."""
 
 

@@ -38,7 +38,7 @@ class Action(StrEnum):
 ACTIONS = {
     Action.STOP: "do not try again: it would fail the same way",
     Action.EXCLUDE: "restart without that node, if another can take its place",
-    Action.RESTART: "restart: it may well pass",
+    Action.RESTART: "restart: it may pass",
     Action.IGNORE: "as if nothing had been found",
 }
 """What each action means."""
@@ -53,8 +53,8 @@ _CLASSES = {
     Class.FABRIC: ("NVLink, a network card, a cable, a switch or the network between nodes", Action.RESTART),
     Class.STORAGE: ("a disk or a file system", Action.RESTART),
     Class.NODE_LOST: ("a whole node went away", Action.RESTART),
-    Class.PREEMPTED: ("the scheduler, or whoever owns the nodes, ended it on purpose", Action.RESTART),
-    Class.UNKNOWN: ("nothing that a rule knows", Action.RESTART),
+    Class.PREEMPTED: ("the scheduler, or the nodes' owner, ended it on purpose", Action.RESTART),
+    Class.UNKNOWN: ("no rule matched", Action.RESTART),
 }
 CLASSES = {kind: meaning for kind, (meaning, _) in _CLASSES.items()}  # What each class means.
 ADVISED = {kind: action for kind, (_, action) in _CLASSES.items()}  # Where a rule says nothing else.

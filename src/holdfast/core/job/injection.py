@@ -27,8 +27,8 @@ FAULTS = {
     Fault.KILL: "a rank is killed (SIGKILL), as by the kernel when memory runs out",
     Fault.HANG: "a rank is stopped: it gives no sign of life",
     Fault.SLOW: "a rank runs a quarter of its time: a straggler",
-    Fault.XID: "the kernel's log, as our checks read it, has an NVIDIA Xid error more",
-    Fault.ECC: "a GPU, as our checks read it, has a memory error more that was not corrected",
+    Fault.XID: "our checks read one more NVIDIA Xid error in the kernel's log",
+    Fault.ECC: "our checks read one more uncorrected memory error of a GPU",
 }
 
 GIVEN_UP_S = {Fault.HANG: 600.0, Fault.SLOW: 600.0}
@@ -60,13 +60,13 @@ def injection(said: Mapping[str, Any]) -> Injection:
     if fault not in list(Fault):  # what has no hash is none of them either
         raise UsageError(f"there is no fault {fault!r}", hint=f"known: {', '.join(FAULTS)}")
     if not _is_left_or(for_s, (int, float), above=0, most=LONGEST_S):
-        raise UsageError(f"--for: {for_s} is not a length of time", hint=f"give seconds, above 0, at most {LONGEST_S:g}")
+        raise UsageError(f"--for: {for_s} is not a duration", hint=f"give seconds, above 0, at most {LONGEST_S:g}")
     if for_s is not None and fault == Fault.KILL:
-        raise UsageError("--for: a rank that was killed does not come back after a while", hint="leave it out")
+        raise UsageError("--for: a killed rank cannot be revived", hint="leave it out")
     if not _is_left_or(code, int, above=0, most=999):
-        raise UsageError(f"--code: {code} is no Xid", hint="give a number, such as 79")
+        raise UsageError(f"--code: {code} is not an Xid", hint="give a number, such as 79")
     if not _is_left_or(rank, int, above=-2, most=2**31 - 1):
-        raise UsageError(f"--rank: {rank} is no rank")
+        raise UsageError(f"--rank: {rank} is not a rank")
     return Injection(
         fault=Fault(fault),
         rank=-1 if rank is None else rank,

@@ -151,7 +151,7 @@ def _one_per_node(environ: Mapping[str, str], several: bool, what: str) -> None:
         raise UsageError(
             f"{what}: an agent runs once per node and starts the workers itself",
             hint="srun --ntasks-per-node=1, or mpirun --map-by ppr:1:node; "
-            "if several are what you want: NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE=1",
+            "to start several anyway: NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE=1",
         )
 
 
@@ -174,7 +174,7 @@ def _digits(text: str, what: str, because: str = "") -> int:
     digits = "".join(char for char in text if char in "0123456789")
     if not digits:
         raise UsageError(
-            f"{what}: {text!r} has no digits to make a rank of" if text else f"{what} is not set",
+            f"{what}: {text!r} has no digits, so no rank" if text else f"{what} is not set",
             hint=f"{because} asks for it: unset that" if because else "unset SLURM_TOPOLOGY_ADDR_PATTERN to do without",
         )
     return int(digits)

@@ -78,7 +78,7 @@ def _backend(draft: Draft) -> str:
         return "embedded"  # an endpoint and no ranks: torchrun would take every node for rank 0 of a static job
     if asked == "memory":
         raise UsageError(
-            f"{name}: memory joins no nodes, and --nnodes asks for up to {draft.fields['max_nodes']}",
+            f"{name}: memory is for one node, and --nnodes asks for up to {draft.fields['max_nodes']}",
             hint="use c10d, or --nnodes 1",
         )
     return asked

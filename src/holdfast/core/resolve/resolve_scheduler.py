@@ -63,8 +63,8 @@ def _nodes(draft: Draft, given: Given) -> None:
         _fill(draft, "nnodes", given.nodes)
     elif given.scheduler != "slurm":
         draft.warn(
-            f"pod {draft.environ['JOB_COMPLETION_INDEX']} of an Indexed Job runs on its own: nothing says how many there are "
-            "(set PET_NNODES, or JOB_COMPLETIONS, in the manifest; --standalone if that is what you want)"
+            f"pod {draft.environ['JOB_COMPLETION_INDEX']} of an Indexed Job runs alone: the number of pods is not known "
+            "(set PET_NNODES, or JOB_COMPLETIONS, in the manifest; --standalone to run alone)"
         )
 
 
@@ -108,7 +108,7 @@ def _head(draft: Draft, given: Given) -> Said | None:
     host = pod_host(draft.environ, draft.host.full_name())
     if not host:
         raise UsageError(
-            f"pod {draft.environ['JOB_COMPLETION_INDEX']}: the other pods have no names by which to find them",
+            f"pod {draft.environ['JOB_COMPLETION_INDEX']}: the other pods have no DNS names",
             hint="give the pods a headless service (spec.subdomain and a Service with clusterIP: None), or --rdzv-endpoint",
         )
     return Said(value=host, origin="the first pod's name")

@@ -50,7 +50,7 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
             size = 4 if kind == FIXED32 else 8
             value, at = data[at : at + size], at + size
         else:
-            raise ValueError(f"field {field} is of a kind that protobuf has not: {kind}")
+            raise ValueError(f"field {field} has an unknown protobuf type: {kind}")
         if at > len(data):
             raise ValueError(f"field {field} is cut short")
         yield field, value

@@ -1,4 +1,4 @@
-"""Which rank never came to which collective, by torch's flight recorder?
+"""Which rank never reached which collective, by torch's flight recorder?
 
 Each rank's file holds its last collectives: the group, the number in it, what was called with which sizes, and whether it was
 scheduled, started or completed. torch writes pickle, and JSON on request. A pickle can name any function to call, and such a
@@ -56,7 +56,7 @@ class Record(Value):
 
 class _NoNames(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"it names {module}.{name}, which no flight recorder does")
+        raise pickle.UnpicklingError(f"it names {module}.{name}, unknown in a flight recorder")
 
     def persistent_load(self, pid: Any) -> Any:
         raise pickle.UnpicklingError("it refers to something outside of itself")
@@ -70,7 +70,7 @@ def read(path: str, rank: int | None = None) -> Record:
         raw = file.read(MOST_BYTES)
     found = _RANK.search(os.path.basename(path))
     if rank is None and found is None:
-        raise ValueError(f"{path} does not say whose it is: its name should end with the rank")
+        raise ValueError(f"{path} has no rank: its name should end with one")
     return parse(raw, int(found[1]) if rank is None and found else rank or 0, path)
 
 
@@ -79,9 +79,9 @@ def parse(raw: bytes, rank: int, source: str = "") -> Record:
     try:
         said = json.loads(raw) if raw.lstrip()[:1] == b"{" else _NoNames(io.BytesIO(raw)).load()
     except Exception as error:  # whatever a damaged pickle makes of the unpickler
-        raise ValueError(f"{source or 'it'} is no flight recorder's file: {error}") from error
+        raise ValueError(f"{source or 'it'} is not a flight recorder file: {error}") from error
     if not isinstance(said, dict) or not isinstance(said.get("entries"), list):
-        raise ValueError(f"{source or 'it'} is no flight recorder's file: it has no entries")
+        raise ValueError(f"{source or 'it'} is not a flight recorder file: it has no entries")
     calls = [_call(one) for one in said["entries"] if isinstance(one, dict) and not one.get("is_p2p")]
     return Record(rank=rank, calls=tuple(filter(None, calls)), groups=_groups(said.get("pg_config")), source=source)
 
@@ -122,12 +122,12 @@ def _at(seq: int, here: Mapping[int, Call], missing: list[int], silent: list[int
         says = f"called {call.what} where the others called {what}{line}"
         return _found(Class.USER_CODE, 0.93, other, here, says, BRANCH)
     if missing:
-        return _found(Class.UNKNOWN, 0.9, missing, here, f"never came to {which}, where the others wait", KEPT)
+        return _found(Class.UNKNOWN, 0.9, missing, here, f"never reached {which}, where the others wait", KEPT)
     waiting = [rank for rank, call in here.items() if call.state != State.COMPLETED]
     if waiting and silent:
         return _found(Class.UNKNOWN, 0.6, silent, here, f"left no record, while the others wait in {which}", KEPT)
     if len(waiting) == len(here) > 1:
-        says = f"all ranks came to {which}, and it never ended: the network, or the library"
+        says = f"all ranks reached {which}, and it never completed: the network, or the library"
         return _found(Class.FABRIC, 0.7, (), here, says, NETWORK)
     return None
 

@@ -44,9 +44,9 @@ def _by_number(stuck: dict[int, Sighting], evidence: Evidence) -> Finding | None
         says = f"was still at {one.op} number {one.seq} while the others waited in {which}"
         return _found(Class.UNKNOWN, 0.7, behind, _with_first(one, those), says, KEPT, node=one.node)
     if are_few(silent, len(everybody)) and len(everybody) > 2:
-        return _found(Class.UNKNOWN, 0.65, silent, those, f"never came to {which}, where all others waited", KEPT)
+        return _found(Class.UNKNOWN, 0.65, silent, those, f"never reached {which}, where all others waited", KEPT)
     if len(places) == 1 and not silent:
-        says = f"all ranks came to {which}, and it never ended: the network between them, or NCCL itself"
+        says = f"all ranks reached {which}, and it never completed: the network between them, or NCCL itself"
         return _found(Class.FABRIC, 0.6, (), those, says, NETWORK)
     return None
 
@@ -65,7 +65,7 @@ def _by_name(evidence: Evidence) -> Finding | None:
     missing = sorted({rank for one in those for rank in one.missing})
     if not are_few(missing, len(_everybody(evidence).union(missing))):
         return None
-    says = "never came to a collective that others waited in"
+    says = "never reached a collective that others waited in"
     return _found(Class.UNKNOWN, 0.65, missing, those, says, KEPT)
 
 

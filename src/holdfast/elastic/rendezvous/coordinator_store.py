@@ -76,7 +76,7 @@ class CoordinatorStore(Store):
         try:
             return StoreLink(at, self._identity, self._shelter)
         except ProtocolError as error:
-            raise StoreError(f"the coordinator at {shown_endpoint(*at)} turned us away: {error}") from error
+            raise StoreError(f"the coordinator at {shown_endpoint(*at)} refused this node: {error}") from error
 
     def _asked(self, link: StoreLink, at: tuple[str, int], ask: StoreAsk, each: Each | None) -> StoreAnswer:
         try:
@@ -87,7 +87,7 @@ class CoordinatorStore(Store):
                 case ValueError():
                     raise StoreError(str(error)) from error
                 case ProtocolError():
-                    raise StoreError(f"the coordinator's store is not understood: {error}") from error
+                    raise StoreError(f"the coordinator's store sent an invalid answer: {error}") from error
             raise
         with self._lock:
             self._idle.append((at, link))

@@ -166,7 +166,7 @@ def _sum(key: str, current: bytes | None, amount: int) -> bytes:
     try:
         return str(int(current or b"0") + amount).encode()
     except ValueError:
-        raise StoreError(f"what stands under {key} is no whole number") from None
+        raise StoreError(f"the value of {key} is not a whole number") from None
 
 
 def _client_module() -> Any:

@@ -218,7 +218,7 @@ def create_handler(params: RendezvousParameters) -> HoldfastRendezvousHandler:
     _warn_of_unread(params)
     alone, closed = params.max_nodes == 1, params.backend == "memory"
     if closed and not alone:
-        raise ValueError(f"the rendezvous backend memory joins no nodes, and up to {params.max_nodes} are asked for")
+        raise ValueError(f"the rendezvous backend memory is for one node, and up to {params.max_nodes} are asked for")
     host, port = ("localhost", DEFAULT_PORT) if closed else parse_rendezvous_endpoint(params.endpoint, DEFAULT_PORT)
     if port == 0:
         if not alone:

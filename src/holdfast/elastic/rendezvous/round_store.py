@@ -62,7 +62,7 @@ def _listen(addr: str) -> tuple[socket.socket, str]:
                 listener.close()
                 raise
             return listener, reached_at
-    raise OSError(f"cannot listen at {addr}, nor anywhere else")
+    raise OSError(f"cannot listen at {addr} or any other address")
 
 
 class _Over(Exception):
@@ -115,7 +115,7 @@ class RoundStore(Store):
     def _over(self) -> bool:
         attendance = self._attendant.attendance
         if attendance.state is Stage.LEFT:
-            raise RuntimeError(f"no further node will come to the exit barrier: {attendance.why}")
+            raise RuntimeError(f"no more nodes will reach the exit barrier: {attendance.why}")
         return attendance.state is Stage.ENDED
 
     def wait_unless(self, given_up: Callable[[], bool], keys: list[str]) -> bool:

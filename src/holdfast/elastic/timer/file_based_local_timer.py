@@ -62,7 +62,7 @@ class FileTimerRequest(TimerRequest):
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ValueError(f"not a timer request: {line[:80]!r}") from error
         if math.isnan(expires) or (signum > 0 and signum not in signals.valid_signals()):
-            raise ValueError(f"a timer request that nobody can honour: {line[:80]!r}")
+            raise ValueError(f"invalid timer request: {line[:80]!r}")
         return FileTimerRequest(pid, scope, expires, signum)
 
 

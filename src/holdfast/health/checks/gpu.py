@@ -100,7 +100,7 @@ def _judge_errors(found: Findings, name: str, errors: int, added: int) -> None:
     """`added`: how many of them have been injected."""
     if errors + added:
         by_us = f" ({added} injected)" if added else ""
-        found.unfit(f"{name} had {errors + added} memory errors that were not corrected{by_us}", ADVICE)
+        found.unfit(f"{name} had {errors + added} uncorrected memory errors{by_us}", ADVICE)
 
 
 def _look_at_speed(nvml: ModuleType, handle: Any, name: str, found: Findings) -> None:

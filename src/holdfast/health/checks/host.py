@@ -84,7 +84,7 @@ def clock(look: Look) -> Verdict:
         told.append(text := f"{_off(ahead)}{' of' * (ahead >= 0)} {look.clock['of']} (± {error * 1000:.1f} ms)")
         if abs(ahead) - error > most:
             found.degraded(f"the clock is {text}", NOT_SET)
-    return found.verdict(", ".join(told) or "nobody here says how far the clock is off (no chronyc)")
+    return found.verdict(", ".join(told) or "clock offset not known (no chronyc)")
 
 
 def _off(seconds: float) -> str:

@@ -80,7 +80,7 @@ class Adapter:
                     api.delete(pod, 0 if _is_stuck(pod, found) else None)
         if not meant and _annotation(found, REASON) is None:
             hint = f"label the pods of the job's template {AGENT}, in the supervisor's namespace; a bare pod cannot be replaced"
-            raise HoldfastError(f"no pod of ours that a controller would make again is on {node}", hint=hint)
+            raise HoldfastError(f"no pod on {node} that a controller would recreate", hint=hint)
         if not left:
             return f"no pod of ours is left on {node} to be replaced"
         makers = sorted({f"{one.kind} {one.name}" for pod in left for one in _owners(pod)})
@@ -102,7 +102,7 @@ class Api:
             self.client: Any = Client(config, timeout=httpx.Timeout(step_s), field_manager="holdfast", trust_env=outside)
         except (ConfigError, OSError, LookupError, ValueError, AssertionError) as error:
             hint = "set KUBECONFIG, or run the supervisor in a pod that has a service account"
-            raise HoldfastError(f"Kubernetes cannot be asked: {error}", hint=hint) from error
+            raise HoldfastError(f"cannot query Kubernetes: {error}", hint=hint) from error
 
     def __enter__(self) -> Api:
         return self

@@ -6,7 +6,7 @@ the failure that was reported is held until they have answered, or had their tim
 were still, by one sign after the other, as long as some differ in it from the rest:
 
 1. the kernel has stopped them (SIGSTOP, a debugger);
-2. they never came to a collective that others wait in, by torch's own record of them, and wait in none themselves;
+2. they never reached a collective that others wait in, by torch's own record of them, and wait in none themselves;
 3. they are behind in steps, where all ranks report steps;
 4. they are *not* waiting for others, by their stacks, or sleep in the kernel, deaf to signals; or they alone show no stacks;
 5. they wait elsewhere, by their stacks, than most of the others do: in another collective, or called in another place;
@@ -24,7 +24,7 @@ from holdfast.core.job.failure import Cause, Failure, Position, Reached, hung
 from holdfast.core.value import Value, replace
 
 BY_KERNEL, UNINTERRUPTIBLE = ("T", "t"), ("D",)
-"""States of a process in /proc: stopped by a signal or a debugger; asleep in the kernel, deaf to signals."""
+"""States of a process in /proc: stopped by a signal or a debugger; uninterruptible in the kernel."""
 
 FEW = 0.25
 """At most this share of the ranks is out of place; one always may be, where most of the others are in one place."""
@@ -160,7 +160,7 @@ def _never_came(seen: list[Position]) -> tuple[set[int], str]:
     culprits = {one.rank for one in seen if one.rank in absent and not any(last.waits for last in one.reached)}
     awaited = absent[min(culprits)] if culprits else None
     where = f"{awaited.what}, number {awaited.seq} of its group" if awaited is not None else ""
-    return culprits, f"it never came to {where}, in which others wait for it"
+    return culprits, f"it never reached {where}, in which others wait for it"
 
 
 def _behind(seen: list[Position]) -> tuple[set[int], str]:

@@ -36,6 +36,6 @@ class StoreLink(BlockingLink):
         while True:
             answer = decode(self.next(until, each))
             if not isinstance(answer, StoreAnswer):
-                raise ProtocolError(f"the store says {type(answer).__name__}")
+                raise ProtocolError(f"unexpected answer from the store: {type(answer).__name__}")
             if answer.ask == ask.ask:
                 return answer

@@ -95,7 +95,7 @@ class Table:
         try:
             total = int(self.values.get(key, b"0")) + ask.number
         except ValueError:
-            return refusal(ask, WRONG, f"what stands under {key} is no whole number")
+            return refusal(ask, WRONG, f"what stands under {key} is not a whole number")
         if not LEAST_SUM <= total <= GREATEST_SUM:
             return refusal(ask, WRONG, f"the sum under {key} would not fit into 64 bits")
         return self._written(ask, str(total).encode(), number=total)

@@ -49,7 +49,7 @@ def take(binding: Binding, complain: Callable[[str], None]) -> Policy | None:
             os.sched_setaffinity(0, binding.cpus)
     except OSError as error:
         what = f"cannot run on CPUs {ranges(binding.cpus)}: {error.strerror}"
-        raise StartError(what, hint="has one of them gone offline?") from error
+        raise StartError(what, hint="is one of them offline?") from error
     return None if binding.memory is None else _take_memory(binding.memory, complain)
 
 

@@ -114,7 +114,7 @@ class Seal:
     def check(self, mark: bytes, payload: bytes | memoryview) -> None:
         """As `take`, where the mark has been cut off."""
         if not hmac.compare_digest(self.mark(payload), mark):
-            raise ProtocolError("a frame without the other side's seal: it was changed on its way, or comes from somebody else")
+            raise ProtocolError("a frame has a wrong seal: it was altered on its way, or has another sender")
 
     def mark(self, payload: bytes | memoryview) -> bytes:
         """The next mark, of this payload."""
@@ -178,7 +178,7 @@ class Handshake:
     def _meet(self, said: dict[str, Any]) -> list[bytes]:
         version, nonce = said.get("holdfast"), said.get("nonce")
         if type(version) is not int:
-            raise ProtocolError("not a Holdfast agent: its first words are others")
+            raise ProtocolError("not a Holdfast agent: wrong first bytes")
         if version != VERSION:
             shown = str(version)[:20]
             they, we = ("the coordinator", "this agent") if self.ours else ("the agent", "the coordinator")
@@ -187,7 +187,7 @@ class Handshake:
         if not isinstance(nonce, str) or not _is_nonce(nonce):
             raise ProtocolError("not a Holdfast agent: no nonce")
         if nonce == self.nonce:
-            raise ProtocolError("it repeats what we say")
+            raise ProtocolError("it echoes our bytes")
         self.theirs = nonce
         if not self.ours:
             return []
@@ -250,7 +250,7 @@ def _parsed(payload: bytes) -> dict[str, Any]:
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     said = dict(pairs)
     if len(said) != len(pairs):
-        raise ValueError("a key twice: two readers might see two things")
+        raise ValueError("duplicate key")
     return said
 
 

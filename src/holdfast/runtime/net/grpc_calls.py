@@ -64,7 +64,7 @@ class Calls:
             high, low, kind, flags, stream = struct.unpack_from("!BHBBI", self._read, at)
             length = high << 16 | low
             if length > MOST_FRAME:
-                raise ProtocolError(f"a frame of {length} bytes: nobody speaks HTTP/2 there, or not properly")
+                raise ProtocolError(f"a frame of {length} bytes: the peer does not speak valid HTTP/2")
             if len(self._read) - at < 9 + length:
                 break
             payload = bytes(self._read[at + 9 : at + 9 + length])

@@ -365,7 +365,7 @@ class Network:
         message = decode(payload, self.family)
         # Members say who speaks, the coordinator does not: neither may say the other's part.
         if is_of_a_member(message) == wire.ours:
-            raise ProtocolError(f"it is not for it to say {type(message).__name__}")
+            raise ProtocolError(f"it may not send {type(message).__name__}")
         return Arrived(link=wire.link, message=message)
 
     def _lost(self, wire: Wire, reason: str, *, final: bool = False, bad: bool = False) -> list[Observation]:

@@ -61,7 +61,7 @@ def _show(context: ssl.SSLContext, cert: str, key: str | None, flags: str) -> No
 
     def no_password() -> str:
         hint = "give one that is not"
-        raise UsageError(f"{flags}-key: the key is encrypted, and there is nobody to ask for its password", hint=hint)
+        raise UsageError(f"{flags}-key: the key is encrypted: give one without a password", hint=hint)
 
     _readable(f"{flags}-cert", cert)
     if key is not None:

@@ -331,7 +331,7 @@ class DeathWatch:
         try:
             _thread.start_new_thread(self._run, ())
         except RuntimeError as error:  # as many as ulimit -u or the container's pids.max allow are there
-            raise HoldfastError(f"deaths are seen by pidfd alone: {error}") from error
+            raise HoldfastError(f"worker exits are detected by pidfd only: {error}") from error
 
     def close(self) -> None:
         """End the thread, whether or not the worker ever took its lock. Again is no harm."""
@@ -402,11 +402,11 @@ class _Futex:
             self.ctypes = ctypes
             self._syscall = ctypes.CDLL(None).syscall
         except (ImportError, OSError, AttributeError) as error:
-            raise HoldfastError(f"deaths are seen by pidfd alone: no ctypes: {error}") from error
+            raise HoldfastError(f"worker exits are detected by pidfd only: no ctypes: {error}") from error
         machine = os.uname().machine
         number = layout.futex_syscall(machine)
         if number is None or (machine == "x86_64" and ctypes.sizeof(ctypes.c_void_p) == 4):
-            raise HoldfastError(f"deaths are seen by pidfd alone: futex(2) is not known on {machine}")
+            raise HoldfastError(f"worker exits are detected by pidfd only: futex(2) is not known on {machine}")
         self._number = ctypes.c_long(number)
 
     def wait(self, address: int, expected: int) -> None:

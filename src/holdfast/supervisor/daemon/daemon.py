@@ -247,7 +247,7 @@ def _claim(path: str) -> int:
         pid = os.read(fd, 20).decode(errors="replace").strip()
         os.close(fd)
         hint = "`holdfast daemon --status` shows it"
-        raise HoldfastError(f"a daemon runs already with this state directory, as pid {pid}", hint=hint)
+        raise HoldfastError(f"a daemon already uses this state directory, as pid {pid}", hint=hint)
     os.ftruncate(fd, 0)
     os.write(fd, f"{os.getpid()}\n".encode())
     return fd

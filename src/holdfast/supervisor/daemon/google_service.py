@@ -52,7 +52,7 @@ def serve(host: str, port: int, hear: Callable[[str, str, Message], None]) -> tu
     if not bound:
         raise HoldfastError(
             f"cannot listen at {host}:{port}: the port is in use, or not an address of this host",
-            hint=f"`ss -ltnp sport = :{port}` shows who has it; nothing was done to that process",
+            hint=f"`ss -ltnp sport = :{port}` shows which process has it",
         )
     server.start()
     return server, int(bound)

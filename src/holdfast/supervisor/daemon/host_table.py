@@ -184,7 +184,7 @@ class HostTable:
             case RpcHeard(peer=peer, message=WorkloadInfo() as workload):
                 return self._workload_told(peer, workload)
             case RpcHeard(method=Method.TRIGGER_RESET):
-                return [Say(text="all workers of this host were reset, at the actuator's word"), *self._forget(*self.workers)]
+                return [Say(text="all workers of this host were reset, as the actuator asked"), *self._forget(*self.workers)]
             case RpcHeard(method=Method.TRIGGER_CORDON):
                 return self._cordon_told(True)
             case CordonTold(on=on):

@@ -58,7 +58,7 @@ class Notify:
                 news = self.feed.wait(WAIT_S)
             except (OSError, ProtocolError, HoldfastError) as error:
                 if str(error) != said:
-                    self.say(f"the supervisor does not answer ({error}): it is asked again and again")
+                    self.say(f"the supervisor does not answer ({error}): retrying")
                 said = str(error)
                 never.wait(AGAIN_S)
                 continue
@@ -81,7 +81,7 @@ def open_otlp(url: str) -> Any:
 def check_otlp(url: str) -> None:
     """UsageError: it is no URL for OTLP over HTTP."""
     if url and http_parts(url) is None:
-        raise UsageError(f"--otlp: {url!r} is no http://host:port", hint="OTLP over HTTP listens at port 4318 as a rule")
+        raise UsageError(f"--otlp: {url!r} is not http://host:port", hint="OTLP/HTTP usually listens at port 4318")
 
 
 def _file(name: str) -> str:

@@ -61,7 +61,7 @@ class WebhookSender:
             self.queue.forget(known)
             self._turn.notify()
         if self.queue.dropped > dropped:
-            self.say(f"{self.receiver.name}: {self.queue.dropped} messages were dropped, since too many wait")
+            self.say(f"{self.receiver.name}: {self.queue.dropped} messages were dropped: the queue is full")
         if not self._is_known:
             self._is_known = True
             self._write()

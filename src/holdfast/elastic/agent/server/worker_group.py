@@ -50,7 +50,7 @@ class WorkerSpec:
         assert self.local_world_size > 0, f"local_world_size is {self.local_world_size}: at least one worker"
         assert self.monitor_interval > 0, f"monitor_interval is {self.monitor_interval}: seconds, more than 0"
         if self.fn:
-            warnings.warn("WorkerSpec.fn is its old name: give entrypoint", stacklevel=3, category=DeprecationWarning)
+            warnings.warn("WorkerSpec.fn is deprecated: use entrypoint", stacklevel=3, category=DeprecationWarning)
             self.entrypoint = self.fn
         assert self.entrypoint, "WorkerSpec needs an entrypoint: a function, or a program's name"
 
