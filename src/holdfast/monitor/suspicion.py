@@ -82,7 +82,7 @@ def _judged(state: State, now: float) -> Step:
     if stuck := [one for one in suspects if one.stood_still(max(one.stillness.stuck_since, one.stillness.since), now)]:
         rank = _furthest_behind(stuck)
         is_stopped = rank.stillness.last is not None and rank.stillness.last.state == STOPPED
-        how = "it is stopped (SIGSTOP)" if is_stopped else "it sleeps in the kernel, deaf to signals"
+        how = "it is stopped (SIGSTOP)" if is_stopped else "it is uninterruptible in the kernel"
         return _suspect_hangs(state, rank, now, how)
     all_since = max((rank.stillness.since for rank in state.ranks.values()), default=NEVER)
     still = [rank for rank in suspects if now >= state.waits_until and rank.stood_still(all_since, now)]

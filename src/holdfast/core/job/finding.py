@@ -54,7 +54,7 @@ _CLASSES = {
     Class.STORAGE: ("a disk or a file system", Action.RESTART),
     Class.NODE_LOST: ("a whole node went away", Action.RESTART),
     Class.PREEMPTED: ("the scheduler, or the nodes' owner, ended it on purpose", Action.RESTART),
-    Class.UNKNOWN: ("no rule matched", Action.RESTART),
+    Class.UNKNOWN: ("cause unknown", Action.RESTART),
 }
 CLASSES = {kind: meaning for kind, (meaning, _) in _CLASSES.items()}  # What each class means.
 ADVISED = {kind: action for kind, (_, action) in _CLASSES.items()}  # Where a rule says nothing else.
