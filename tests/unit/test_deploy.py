@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from kit import ROOT
 from test_kubernetes_examples import documents as examples
 from test_kubernetes_examples import validate
 
-from holdfast.cli.main import ASKING
+from holdfast.cli.main import command_module
 from holdfast.cli.run import parser
 
 BASE, SLURM = ROOT / "deploy/kubernetes/base", ROOT / "deploy/slurm"
@@ -50,7 +49,7 @@ def options(command: list[str]) -> Any:
     if command[1] == "run":
         return parser.read(command[2:])
     reader = argparse.ArgumentParser(allow_abbrev=False)
-    import_module(f"holdfast.cli.{ASKING[command[1]]}.{command[1]}").arguments(reader)
+    command_module(command[1]).arguments(reader)
     return reader.parse_args(command[2:])
 
 

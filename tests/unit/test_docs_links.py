@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import re
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from kit import KIT, ROOT
 
 from holdfast.agent.workers.launch import worker_env
+from holdfast.cli.main import ASKING, LAUNCHING, command_module
 from holdfast.core.config.config import RunConfig
 from holdfast.core.config.flags import FLAGS, NVRX_FLAGS
 from holdfast.core.wire.messages import Assigned
@@ -23,14 +25,8 @@ MADE = {"docs/benchmarks.md": "make bench"}
 """What a command makes; it may not be there yet."""
 PLACES = ("", "src/holdfast", "docs", "tests")
 """Where a name in these pages may begin."""
-OTHERS_FLAGS = tuple(
-    "--cpunodebind --membind --job --json --running --reason --no-wait --write --force --help --version --signal --steps "
-    "--output --sections --save-every --kill-each --pairs --root --list --deadline --mode --rules "
-    "--list-rules --host --label --goodput --trace --svg --png --port --silence --status --uncordon "
-    "--listen --state --policy --orchestrator --replace-with --lease --from-literal --http --http-token-file --http-cert "
-    "--http-key --once --otlp --webhook --webhook-secret-file --code --for --rank --policy-option --store --tls-names".split()
-)
-"""Flags of other commands than `holdfast run`, and of other programs."""
+OTHERS_FLAGS = "--cpunodebind --from-literal --kill-each --label --membind --output --save-every --sections --steps".split()
+"""Flags of other programs and of the examples. Those of our commands are read from their parsers."""
 SLURMS_FLAGS = ("--kill-on-bad-exit", "--multi-prog", "--no-kill", "--nodes", "--ntasks-per-node", "--requeue", "--wait")
 by_path = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 by_page = pytest.mark.parametrize("path", HOW_IT_IS_BUILT, ids=lambda path: path.name)
@@ -40,6 +36,17 @@ by_page = pytest.mark.parametrize("path", HOW_IT_IS_BUILT, ids=lambda path: path
 def source() -> str:
     """All of ours."""
     return "\n".join(path.read_text() for path in sorted((ROOT / "src").rglob("*.py")))
+
+
+@functools.cache
+def flags_of_commands() -> set[str]:
+    """Those of every command other than `holdfast run`, as its parser has them."""
+    found = set(re.findall(r"add_argument\(\s*\"(--[a-z-]+)\"", (ROOT / "src/holdfast/sim/__main__.py").read_text()))
+    for command in ASKING:
+        parser = argparse.ArgumentParser()
+        command_module(command).arguments(parser)
+        found |= {name for action in parser._actions for name in action.option_strings}
+    return found
 
 
 @functools.cache
@@ -84,17 +91,28 @@ def test_every_page_is_reached_from_the_index(path):
     """A decision from the decisions' own index, and that one, as all others, from the documents' index."""
     if path.parts[len(ROOT.parts)] == "docs" and path != ROOT / "docs" / "index.md":
         folder = DECISIONS if path.parent == DECISIONS and path.name != "index.md" else ROOT / "docs"
-        assert f"({path.relative_to(folder)})" in (folder / "index.md").read_text()
+        named = f"({path.relative_to(folder)})" in (folder / "index.md").read_text()
+        assert named, f"no line of {folder.relative_to(ROOT)}/index.md links to {path.relative_to(folder)}: add one"
+
+
+@pytest.mark.parametrize("command", [*ASKING, *LAUNCHING, "simulate", "torchrun"])
+def test_every_command_has_its_row_in_the_reference(command):
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text()
+    row = re.search(rf"^\| .*`holdfast {command}\b", page, re.MULTILINE)
+    row_or_link = row or f"`holdfast {command}` is described in" in page
+    assert row_or_link, f"docs/reference/commands.md has no row for `holdfast {command}`: add one"
 
 
 @by_path
 def test_flags_that_are_named_exist(path):
-    known = {*SLURMS_FLAGS, *(name for flag in (*FLAGS, *NVRX_FLAGS) for name in flag.names)}
+    known = {*SLURMS_FLAGS, *OTHERS_FLAGS, *flags_of_commands()}
+    known |= {name for flag in (*FLAGS, *NVRX_FLAGS) for name in flag.names}
     text = re.sub(r"^```(?!console).*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
     named = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", text))
-    wanted = {name for name in named if name not in OTHERS_FLAGS and not any(flag.startswith(name) for flag in known)}
+    wanted = {name for name in named if not any(flag.startswith(name) for flag in known)}
     exempt = ("CONTRIBUTING.md", "benchmarks.md", "rules.md", "simulator.md", "goodput.md", "torchrun.md")
-    assert not wanted or path.name in exempt, wanted
+    said = f"no command has {', '.join(sorted(wanted))}: mend the page, or name another program's flag in OTHERS_FLAGS here"
+    assert not wanted or path.name in exempt, said
 
 
 @by_page

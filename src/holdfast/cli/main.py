@@ -104,7 +104,7 @@ def _mend_streams() -> None:
 
 
 def _ask(command: str, argv: Sequence[str]) -> int:
-    module = _module(command)
+    module = command_module(command)
     parser = argparse.ArgumentParser(prog=f"holdfast {command}", description=module.HELP, allow_abbrev=False)
     module.arguments(parser)
     options, unknown = parser.parse_known_args(list(argv))
@@ -115,7 +115,8 @@ def _ask(command: str, argv: Sequence[str]) -> int:
     return code
 
 
-def _module(command: str) -> ModuleType:
+def command_module(command: str) -> ModuleType:
+    """The module of a command about jobs, this host or all hosts."""
     return import_module(f"holdfast.cli.{ASKING[command]}.{command.replace('-', '_')}")
 
 
@@ -145,7 +146,7 @@ def _meant(word: str) -> str:
 
 
 def _help() -> str:
-    lines = {**LAUNCHING, **{name: _module(name).HELP for name in ASKING}, "torchrun": TORCHRUN, "simulate": SIMULATE}
+    lines = {**LAUNCHING, **{name: command_module(name).HELP for name in ASKING}, "torchrun": TORCHRUN, "simulate": SIMULATE}
     return "\n".join(
         [
             "usage: holdfast COMMAND …",
