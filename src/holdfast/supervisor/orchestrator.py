@@ -44,6 +44,8 @@ KNOWN = {
 }
 """Modules whose class `Adapter` is one, and which need other software."""
 
+ORCHESTRATORS = ("local", *KNOWN)
+
 
 def orchestrator(name: str, folder: str, command: Sequence[str]) -> Orchestrator:
     """The one of that name. `folder`: where it may keep its state; `command`: what starts another node's agent (`local`).
@@ -51,7 +53,7 @@ def orchestrator(name: str, folder: str, command: Sequence[str]) -> Orchestrator
     if name == "local":
         return Local(folder, command)
     if name not in KNOWN:
-        raise UsageError(f"--orchestrator: there is no {name!r}", hint=f"known: local, {', '.join(KNOWN)}")
+        raise UsageError(f"--orchestrator: there is no {name!r}", hint=f"known: {', '.join(ORCHESTRATORS)}")
     if command:
         raise UsageError("--replace-with is for --orchestrator local", hint=f"{name} finds other nodes by itself")
     try:

@@ -7,6 +7,7 @@ import os
 import shlex
 import socket
 import sys
+from collections.abc import Iterable
 
 from holdfast.cli.fleet.notify import checked as notify
 from holdfast.cli.fleet.notify import receivers
@@ -17,8 +18,8 @@ from holdfast.core.config.own_options import SUPERVISOR_PORT
 from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.runtime.net.addresses import is_loopback
 from holdfast.runtime.secrets import shelter_of
-from holdfast.supervisor.fleet.policies import policy
-from holdfast.supervisor.orchestrator import orchestrator
+from holdfast.supervisor.fleet.policies import POLICIES, policy
+from holdfast.supervisor.orchestrator import ORCHESTRATORS, orchestrator
 from holdfast.supervisor.service import Service
 from holdfast.supervisor.standby import lead
 from holdfast.supervisor.store import LeadLost, open_store
@@ -33,13 +34,13 @@ LEASE_S = 5.0
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    here, who = f"127.0.0.1:{SUPERVISOR_PORT}", "local, slurm or kubernetes"
+    here, who = f"127.0.0.1:{SUPERVISOR_PORT}", _either(ORCHESTRATORS)
     parser.add_argument("--listen", default=here, metavar="HOST:PORT", help="where agents come to (default: %(default)s)")
     state_argument(parser)
     parser.add_argument(
         "--store", default="", metavar="URL", help="etcd://HOST:PORT[,…]/PREFIX, where one of several leads (default: a file)"
     )
-    parser.add_argument("--policy", default="default", metavar="NAME", help="default or google (default: %(default)s)")
+    parser.add_argument("--policy", default="default", metavar="NAME", help=f"{_either(POLICIES)} (default: %(default)s)")
     many = "a limit of the policy google; may be repeated"
     parser.add_argument("--policy-option", action="append", default=[], metavar="NAME=VALUE", help=many)
     parser.add_argument("--orchestrator", default="local", metavar="NAME", help=f"{who} (default: %(default)s)")
@@ -118,6 +119,12 @@ def run(options: argparse.Namespace) -> int:
 
 def _say(text: str) -> None:
     print(f"holdfast supervisor: {plain(text, keep='')}", file=sys.stderr, flush=True)
+
+
+def _either(names: Iterable[str]) -> str:
+    """`local, slurm or kubernetes`."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}"
 
 
 def _web(options: argparse.Namespace) -> list[str]:

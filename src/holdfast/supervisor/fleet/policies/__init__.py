@@ -6,7 +6,7 @@ node nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from holdfast.core.config.grammar import did_you_mean
 from holdfast.core.errors import UsageError
@@ -15,16 +15,24 @@ from holdfast.supervisor.fleet.policies.default import Default
 from holdfast.supervisor.fleet.policies.google import Google
 from holdfast.supervisor.fleet.policies.google_limits import given_limits
 
-NAMES = ("default", "google")
+
+def _default(options: Sequence[str], environ: Mapping[str, str]) -> Policy:
+    if options:
+        raise UsageError(f"--policy-option: the policy default has none: {options[0]!r}", hint="give --policy google")
+    return Default()
+
+
+def _google(options: Sequence[str], environ: Mapping[str, str]) -> Policy:
+    return Google(**given_limits(options, environ))
+
+
+POLICIES: dict[str, Callable[[Sequence[str], Mapping[str, str]], Policy]] = {"default": _default, "google": _google}
+"""By name: what makes the policy of the options given to it (NAME=VALUE each) and of the environment."""
 
 
 def policy(name: str, options: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Policy:
     """The policy of that name, with `options` (NAME=VALUE each) of its own; `environ` may have others. UsageError."""
-    if name == "google":
-        return Google(**given_limits(options, environ or {}))
-    if name != "default":
-        hint = did_you_mean(name, NAMES) or f"known: {', '.join(NAMES)}"
+    if name not in POLICIES:
+        hint = did_you_mean(name, POLICIES) or f"known: {', '.join(POLICIES)}"
         raise UsageError(f"--policy: there is no policy {name!r}", hint=hint)
-    if options:
-        raise UsageError(f"--policy-option: the policy default has none: {options[0]!r}", hint="give --policy google")
-    return Default()
+    return POLICIES[name](options, environ or {})
