@@ -179,9 +179,11 @@ def _on_rank(state: State, asked: Asked, now: float) -> Step:
         case Fault.HANG:
             one = replace(one, what=f"{who} is stopped (SIGSTOP), for {wanted.until_s:g} s at most")
             return _with(state, one), [*_told(one, WATCH_HANG), _signal(one, signal.SIGSTOP)]
-    what = f"{who} runs a quarter of its time, for {wanted.until_s:g} s"
-    one = replace(one, what=what, where=Where.RUNNING, turn_at=now)
-    return _with(state, one), _told(one, WATCH_SLOW)
+        case Fault.SLOW:
+            what = f"{who} runs a quarter of its time, for {wanted.until_s:g} s"
+            one = replace(one, what=what, where=Where.RUNNING, turn_at=now)
+            return _with(state, one), _told(one, WATCH_SLOW)
+    raise AssertionError(f"an injector cannot play {wanted.fault!r} on a rank: give it a case here, or its check in CHECKS")
 
 
 def _on_gpu(state: State, asked: Asked, now: float) -> Step:
