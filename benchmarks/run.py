@@ -7,36 +7,18 @@ import json
 import signal
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
-import diagnosis
-import fat_worker
-import footprint
-import hang
-import host_reports
-import in_rank
-import join
-import lost_node
-import monitor
-import nvrx
-import restart
-import soak
-import start
-import stash
-import stop
-import supervisor
-import thousands
-import training
-import warm
 import whole_run
 from harness import TORCHRUN, Bench, Row
 from table import as_json, machine, page, say, table
 
-LAUNCHER = (start, whole_run, restart, warm, soak, fat_worker, hang, stop, footprint)
-IN_A_RANK = (monitor, in_rank, training, stash, nvrx)
-ORDER = (*LAUNCHER, *IN_A_RANK, host_reports, diagnosis, join, thousands, lost_node, supervisor)
+LAUNCHER = "start whole_run restart warm soak fat_worker hang stop footprint"
+IN_A_RANK = "monitor in_rank training stash nvrx"
+NODES = "host_reports diagnosis join thousands lost_node supervisor"
 ROOT = Path(__file__).parents[1]
-ALL = {module.__name__: module for module in ORDER}
+ALL = {name: import_module(name) for name in f"{LAUNCHER} {IN_A_RANK} {NODES}".split()}
 
 
 def main() -> int:
