@@ -140,7 +140,7 @@ def test_a_description_ends_and_a_rank_s_own_file_has_none(tmp_path: Path) -> No
 )
 def test_horovod_names_who_is_missing(tmp_path: Path, lines: list[str]) -> None:
     found = judged(tmp_path / "hvd.log", *lines)
-    assert (found.kind, found.rank) == ("unknown", 2) and "rank 2 never came" in found.sentence
+    assert (found.kind, found.rank) == ("unknown", 2) and "rank 2 never reached" in found.sentence
     raised = judged(tmp_path / "raised.log", *lines, "[1,2]<stderr>:RuntimeError: what no rule knows")
     assert (raised.rule, raised.rank) == ("python-runtime", 2), "what it has said tells more"
 
