@@ -177,7 +177,7 @@ def test_a_lease_revoked_by_hand_costs_one_round_and_no_restart(job: Job) -> Non
     job.store.ask("/lease/revoke", {"ID": leader["lease"]})
     assert [job.rank(rank, 0, 2)[1] for rank in range(2)] == [2, 2]
     job.ends_well(*agents)
-    assert any("leads the job no longer" in agent.stderr and "revoked" in agent.stderr for agent in agents)
+    assert any("no longer leads the job" in agent.stderr and "revoked" in agent.stderr for agent in agents)
 
 
 # --- etcd's own troubles --------------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def test_etcd_away_for_longer_stops_the_workers_until_it_is_back(lone_job: Job, 
     agents = lone_job.two("2", "--max-restarts", 0)
     pids = [lone_job.rank(rank, 0, 1)[0] for rank in range(2)]
     lone_job.store.kill()
-    agents[0].wait_for_output("leads the job no longer")
+    agents[0].wait_for_output("no longer leads the job")
     lone_job.wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
     lone_job.store.start()
     assert [lone_job.rank(rank, 0, 2)[1] for rank in range(2)] == [2, 2]

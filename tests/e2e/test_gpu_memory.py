@@ -130,7 +130,7 @@ def test_only_gpus_that_are_ours_count(holdfast, driver, run):
     [
         ("exec sleep 600", 0.5, "no answer within 0.5 s"),
         ("exit 9", 600, "it ended with 9"),
-        ("echo '0, GPU-0, [N/A]'", 600, "it says"),
+        ("echo '0, GPU-0, [N/A]'", 600, "it does not report"),
     ],
 )
 def test_a_tool_that_fails_costs_a_line_and_not_the_job(holdfast, driver, run, tool, limit_s, said):

@@ -293,7 +293,7 @@ def test_no_node_runs_a_command_at_another_s_word(cluster, holdfast, tmp_path):
     for rank in range(2):
         cluster.rank(rank, 0, 1)
     done = holdfast("check", "--job", "several", f"command=touch {tmp_path}/run")
-    assert done.stdout.count("not run at another node's word") == 2 and not (tmp_path / "run").exists(), done.output
+    assert done.stdout.count("not run at another node's request") == 2 and not (tmp_path / "run").exists(), done.output
     cluster.finish()
     for agent in agents:
         assert agent.wait().returncode == 0
