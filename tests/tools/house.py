@@ -217,13 +217,13 @@ class Row(NamedTuple):
 ROWS = (
     Row("files in the largest folder, mirrors of others' layout aside", largest_folder, 16, 16),
     Row("circles of imports", cycles, 0, 0),
-    Row("imports inside functions", imports_in_functions, 155, 100),
-    Row("assignments to another object's fields", assignments_to_others, 155, 60),
-    Row("functions above a complexity of 15", complex_functions, 1, 0),
-    Row("comparisons with bare-string states", bare_states, 60, 0),
-    Row("files that name one option (--grow-after)", places_of_an_option, 6, 2),
-    Row("clock calls outside runtime, sim and elastic", clock_calls, 82, 20),
-    Row("lines in src", lines, 72_800, 60_000),
+    Row("imports inside functions", imports_in_functions, 100, 100),
+    Row("assignments to another object's fields", assignments_to_others, 60, 60),
+    Row("functions above a complexity of 15", complex_functions, 0, 0),
+    Row("comparisons with bare-string states", bare_states, 0, 0),
+    Row("files that name one option (--grow-after)", places_of_an_option, 2, 2),
+    Row("clock calls outside runtime, sim and elastic", clock_calls, 20, 20),
+    Row("lines in src", lines, 69_000, 60_000),
     Row("lines in ARCHITECTURE.md", architecture, 250, 250),
 )
 
