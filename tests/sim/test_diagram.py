@@ -126,7 +126,7 @@ def test_the_walk_comes_through_every_role(roles: set[succession.Step]) -> None:
 
 def test_a_node_that_leads_votes_for_nobody_and_one_that_follows_seats_nobody(roles: set[succession.Step]) -> None:
     heeded = {(step.before, step.event) for step in roles if step.heeded}
-    asked, seated = "`Propose`: the one that was called asks for a vote", "a round has formed, or who has a seat has changed"
+    asked, seated = "`Propose`: the called node asks for a vote", "a round has formed, or its seats have changed"
     assert (Role.SEEKING, asked) in heeded and (Role.LEADING, seated) in heeded
     assert not heeded & {(role, asked) for role in LEADS}
     assert not heeded & {(role, seated) for role in set(Role) - set(LEADS)}

@@ -27,7 +27,7 @@ class SimMonitoring(Monitoring):
 
     def look(self, local_rank: int) -> list[Observation]:
         """Look at one rank now: its script has set a limit."""
-        return self._show(self._see(local_rank)) if local_rank in self.ranks else []
+        return self._guarded(lambda: self._show(self._see(local_rank))) if local_rank in self.ranks else []
 
     def _log(self, local_rank: int) -> None:
         return None
