@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import threading
 from collections.abc import Callable, Iterator
@@ -373,6 +374,21 @@ def test_report_shows_lives_failures_and_the_time_lost(agent: Make, holdfast_say
     assert first.split()[:2] == ["1", "0"] and "  restart  3 s  " in first and first.endswith("was killed by SIGKILL")
     assert second.split()[:2] == ["2", "1"]
     assert "time lost: 3 s, 1 time" in rest and "round 1, rank 1: log at n2:/logs/1" in rest
+
+
+def test_report_of_a_lost_job_claims_no_duration(agent: Make, holdfast_says: Say) -> None:
+    """Its agent is gone without a word: how long it ran after its last record is not known."""
+    for node in two_nodes(agent):
+        node.leave()
+    head, _, _, last, *_ = holdfast_says("report").out.splitlines()
+    assert ", last record after " in head and "took" not in head
+    assert re.search(r"  -  +2  +n1, n2", last), "how long its ranks ran"
+
+
+def test_report_says_of_a_program_that_is_not_there_that_its_rank_did_not_start(holdfast: Any) -> None:
+    holdfast.run("run", "--rdzv-id", "absent", "--no-python", "no-such-program")
+    said = holdfast.run("report", "absent").stdout
+    assert "did not start: cannot start 'no-such-program': no such program on PATH; give its path" in said
 
 
 def test_report_in_a_pipe_cuts_nothing_and_pads_nothing_with_a_long_message(holdfast: Any, script: Any) -> None:

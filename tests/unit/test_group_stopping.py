@@ -33,8 +33,9 @@ def test_who_outlives_its_grace_is_killed_and_named(stage: Stage) -> None:
 def test_who_outlives_sigkill_is_left_behind(stage: Stage) -> None:
     stage.told(Stop(round=1, reason="n2 joined", rejoin=True))
     stage.see(Tick(), GRACE_S)
+    assert stage.only(Say).text.startswith("ranks 4, 5 did not stop")
     stage.see(Tick(), stage.group.deadline())
-    assert "process 100, 101 survived SIGKILL" in stage.only(Say).text
+    assert "processes 100, 101 survived SIGKILL" in stage.only(Say).text
     assert [type(message) for message in stage.said] == [Stopped, Join]
 
 

@@ -60,7 +60,7 @@ class TimeoutsCalc:
     def synchronize_all(self) -> None:
         """Know the longest of any rank. Collective: every rank must call it. TimeoutsCalcError without a process group."""
         if process_group() is None:
-            raise TimeoutsCalcError("limits are the same on all ranks: initialise torch.distributed before they are calculated")
+            raise TimeoutsCalcError("torch.distributed is not initialised: initialise it, then calculate the limits")
         kinds = [self.until_first, self.gaps, self.outside, *self.inside.values()]
         for seen, anywhere_s in zip(kinds, largest_of_all([seen.longest_s for seen in kinds])):
             seen.compared(anywhere_s)

@@ -8,6 +8,8 @@ own, at once. When the last is gone, another round follows, or the node waits fo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.agent.group import round_start
 from holdfast.agent.group.job_end import exit
 from holdfast.agent.group.messages import KillWorkers, LeaseOver, Send, SignalWorkers, Sweep
@@ -97,11 +99,16 @@ def kill(state: State, stopping: Stopping, now: float) -> Step:
     if stopping.kill_at == NEVER:
         return state, []
     workers, alive = state.workers, state.workers.alive
-    ranks = ", ".join(map(str, workers.ranks(alive)))
-    text = f"rank {ranks} did not stop within {now - stopping.since:.1f} s; sent SIGKILL"
+    text = f"{_named('rank', workers.ranks(alive))} did not stop within {now - stopping.since:.1f} s; sent SIGKILL"
     killed = replace(stopping, last_words_until=NEVER, kill_at=NEVER, abandon_at=now + max(state.grace_s, 1.0))
     state = replace(state, stopping=killed, workers=replace(workers, killed=workers.killed.union(alive)))
     return state, [KillWorkers(local_ranks=alive), Say(text=text, level="warning")]
+
+
+def _named(kind: str, numbers: Sequence[int | None]) -> str:
+    """`rank 3`, `ranks 3, 4`, `processes 7, 8`."""
+    plural = "es" if kind.endswith("s") else "s"
+    return f"{kind}{plural if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
 def lease_over(state: State, over: LeaseOver, now: float) -> Step:
@@ -127,9 +134,9 @@ def _ask(state: State, local_ranks: tuple[int, ...], reason: str) -> list[Action
 
 def _give_up(state: State) -> Step:
     stuck = state.workers.alive
-    pids = ", ".join(str(state.workers[i].pid) for i in stuck)
+    processes = _named("process", [state.workers[i].pid for i in stuck])
     stuck_in = "uninterruptible sleep in a driver or a mount?"
-    text = f"process {pids} survived SIGKILL ({stuck_in}); going on without it"
+    text = f"{processes} survived SIGKILL ({stuck_in}); going on without it"
     return replace(state, workers=state.workers.gone(stuck)), [Say(text=text, level="error")]
 
 

@@ -125,7 +125,8 @@ class Workers(Component):
                     raise StartError(TOO_LATE)
                 seen.append(self._start(local_rank, assigned, environ))
             except StartError as error:
-                seen.append(StartFailed(local_rank=local_rank, message=str(error), at_unix=self.host.unix()))
+                message = "; ".join(filter(None, (error.what, error.hint)))
+                seen.append(StartFailed(local_rank=local_rank, message=message, at_unix=self.host.unix()))
                 break
         self.attempt.release()
         self.unfollowed = assigned

@@ -26,7 +26,7 @@ from holdfast.telemetry.report.phrasing import count, moment, span
 from holdfast.telemetry.report.report_text import told
 from holdfast.telemetry.report.restarts import PHASES
 from holdfast.telemetry.report.safe_text import one_line
-from holdfast.telemetry.report.timeline import Life, Timeline
+from holdfast.telemetry.report.timeline import JobState, Life, Timeline
 
 CELL = 90  # Characters of what happened, on a terminal; the whole text stands below it, in `why` and in the JSON.
 WHOLE = 2000  # The same in a pipe or a file, which are searched: there it ends its line, and pushes no other column away.
@@ -131,7 +131,8 @@ def _headline(job: Timeline) -> str:
     if job.started_at is not None:
         took = f", began {moment(job.started_at)}"
         if job.ended_at is not None:
-            took += f", took {span(job.ended_at - job.started_at)}"
+            said = "took" if job.state is not JobState.LOST else "last record after"
+            took += f", {said} {span(job.ended_at - job.started_at)}"
     return f"job {job.job}: {state(job)}{took}" + (f"\n  {one_line(job.reason, WHOLE)}" if job.reason else "")
 
 
@@ -152,11 +153,11 @@ def _row(life: Life, job: Timeline, limit: int) -> tuple[object, ...]:
 
 
 def _ran(life: Life, job: Timeline) -> str:
-    """From the last worker's start to the first trouble, or to the end."""
-    until = life.disturbed_at or life.ended_at
-    if life.started_at is None or (until is None and job.ended_at is None):
+    """From the last worker's start to the first trouble, or to the end. A job that is lost has none that is known."""
+    until = life.disturbed_at or life.ended_at or (None if job.state is JobState.LOST else job.ended_at)
+    if life.started_at is None or until is None:
         return "-"
-    return span(max(0.0, (until or job.ended_at or 0.0) - life.started_at))
+    return span(max(0.0, until - life.started_at))
 
 
 def _happened(life: Life, limit: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from holdfast.cli.agents import ask_agent
 from holdfast.cli.job.stop import TAKEN_UP_S, asked_by, ordered, steer_arguments
@@ -27,4 +28,5 @@ def run(options: argparse.Namespace) -> int:
             print(plain(str(answer.get("text"))))
             return 0
         refused.append(f"the agent of node {node} refused: {trouble}" if answer else trouble)
-    raise HoldfastError("; ".join(refused) or "the job does not run on this host", hint="`holdfast status` shows its state")
+    absent = f"job {os.path.basename(path)} does not run on this host"
+    raise HoldfastError("; ".join(refused) or absent, hint="`holdfast status` shows its state")

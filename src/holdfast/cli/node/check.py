@@ -106,4 +106,6 @@ def _parts(nodes: dict[str, list[Any]], state: str) -> Iterator[str | Table]:
     rows = [(node, one["check"], one["state"], f"{one['took_s']:.2f} s", one["reason"]) for node, one in told]
     yield Table(("node", "check", "state", "took", "what was found"), rows)
     yield from (f"{one['check']}: {one['advice']}" for _, one in told if one["advice"] and one["state"] != FIT)
-    yield f"\n{'this node is' if len(nodes) == 1 else f'the {len(nodes)} nodes are'} {state}"
+    alone = "this node is" if socket.gethostname() in nodes else f"node {', '.join(nodes)} is"
+    who = alone if len(nodes) == 1 else f"the {len(nodes)} nodes are"
+    yield f"\n{who} {state}"

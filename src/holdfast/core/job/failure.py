@@ -161,6 +161,8 @@ def describe(failure: Failure) -> str:
         how = f"was killed by {failure.signal_name}"
     elif failure.exitcode is not None:
         how = f"exited with code {failure.exitcode}"
+    elif failure.cause is Cause.START:
+        how = "did not start"
     else:
         how = "ended"
     if failure.cause in (Cause.EXCEPTION, Cause.START) and failure.message:
