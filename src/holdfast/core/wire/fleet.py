@@ -298,6 +298,7 @@ class JobLife(Value):
     round: int = 0
     outcome: str = ""
     """Empty: it has not ended."""
+    attempt: int = 0  # Restarts of its ranks, once it has ended.
 
 
 class JobKept(Value):

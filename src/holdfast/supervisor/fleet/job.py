@@ -128,7 +128,7 @@ class FleetJob:
     def _ended(self, report: Standing) -> bool:
         for index, life in enumerate(self.lives):
             if life.life == report.life and not life.outcome:
-                self.lives[index] = replace(life, outcome=report.outcome, round=report.round)
+                self.lives[index] = replace(life, outcome=report.outcome, round=report.round, attempt=report.attempt)
                 return True
         return False
 

@@ -260,7 +260,7 @@ def job(known: FleetJob) -> Job:
         name=known.name,
         state=_state(known, newest or here),
         round=known.round or (known.lives[-1].round if known.lives else 0),
-        attempt=max((report.attempt for report in newest), default=0),
+        attempt=max((report.attempt for report in newest), default=known.lives[-1].attempt if known.lives else 0),
         outcome="" if here else known.outcome,
         least=known.least,
         nodes=tuple(sorted(known.ranked)),
