@@ -210,6 +210,17 @@ def test_a_lost_node_is_a_disturbance_and_the_rest_goes_on() -> None:
     assert [(node.name, node.is_running) for node in told.nodes] == [("a", True), ("b", False)]
 
 
+def test_a_rank_that_died_of_a_lost_node_is_not_what_failed() -> None:
+    """Its connection to the node broke; that is told, and not blamed."""
+    story = Story()
+    story.agents("a", "b")
+    story.life(1, 0, "a", "b")
+    failure = Failure(node="a", rank=0, local_rank=0, pid=10, exitcode=1, at_unix=story.now, cause=Cause.EXCEPTION)
+    story.then("a", FailureSeen(failure=failure))
+    story.then("a", Decided(decision="rejoin", reason="the link to b broke; taken for a consequence: rank 0 exited"))
+    assert story.told("a").lives[0].what_failed().startswith("the link to b broke")
+
+
 def test_time_is_lost_from_when_the_ranks_were_stopped_though_another_coordinator_decides_later() -> None:
     story = Story()
     story.agents("a", "b")

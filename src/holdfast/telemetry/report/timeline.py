@@ -124,6 +124,8 @@ class Life(Value):
         """The first failure as one line of at most `limit` characters, and how many followed. Empty: nothing failed."""
         if not (failed := self.guilty):
             return ""
+        if self.decision is not None and self.decision.decision == Verdict.REJOIN:  # a node went: the ranks only followed
+            return one_line(self.decision.reason, limit)
         return one_line(describe(failed[0]), limit) + (f" (and {len(failed) - 1} more)" if failed[1:] else "")
 
 
