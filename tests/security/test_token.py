@@ -108,7 +108,7 @@ def doors(token: bytes, host: str = "node0", **how: object) -> str:
 
 
 def test_who_can_join_without_a_token_is_said_by_the_node_that_listens():
-    assert "whoever reaches node0:29400 and knows the run id can join" in doors(b"")
-    assert "whoever holds a certificate of the CA" in doors(b"", shelter=object())
+    assert "anyone who reaches node0:29400 and knows the run id can join" in doors(b"")
+    assert "anyone who holds a certificate of the CA" in doors(b"", shelter=object())
     assert "only 5 characters and can be guessed" in doors(b"right")
     assert doors(b"x" * TOKEN_BYTES) == doors(b"", listening=False) == doors(b"", host="localhost") == ""

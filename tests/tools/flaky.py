@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 CODE = ("src", "tests", "examples", "benchmarks", "distributions", "deploy", "docs", "Makefile", "pyproject.toml")
 """What tests run or read: a change of anything in it begins the count anew."""
 LOOP = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(100_000))"
-"""Keeps a core busy for as long as whoever started it lives."""
+"""Keeps a core busy for as long as its parent lives."""
 
 
 @contextlib.contextmanager

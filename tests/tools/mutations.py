@@ -1,7 +1,7 @@
 """Which wrong decisions does `mutate.py` make? One row each: in plain words, where, what stands there, and what is put instead.
 
 A row is a decision that a release must get right, changed in the least way that a hurried hand might. The old text stands in
-its file exactly once (`tests/unit/test_mutations.py`): whoever moves or mends that code mends the row too.
+its file exactly once (`tests/unit/test_mutations.py`): a change of that code mends the row too.
 """
 
 from __future__ import annotations

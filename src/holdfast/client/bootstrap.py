@@ -157,7 +157,7 @@ def running() -> None:
 
 
 def writer() -> Writer:
-    """What writes into our page, for the script (`holdfast.client`) and for whoever watches what it does: there is but one."""
+    """What writes into our page, for the script (`holdfast.client`) and for our hooks that watch it: there is but one."""
     global _writer
     with _making:
         if _writer is None:

@@ -282,7 +282,7 @@ def _add_to(spec: ModuleSpec, action: Callable[[ModuleType], object] | None, not
 
 
 def _unseen(function: F) -> F:
-    """Importlib's frames are left out of an import's traceback, and skipped by whoever warns its caller: so is `function`'s."""
+    """Importlib's frames are left out of a traceback, and skipped when a warning names its caller: so is `function`'s."""
     function.__code__ = function.__code__.replace(co_filename="<frozen importlib._bootstrap_external>")
     function.__annotations__ = {}
     return function

@@ -37,7 +37,7 @@ MOST_FDS = 8
 NAME = b"holdfast-spare"  # What `ps` and `top` show of it while it waits; 15 bytes are shown.
 
 EXPENDABLE = b"1000"
-"""Its oom_score_adj until it is needed: whoever runs out of memory loses a spare first, and not a worker."""
+"""Its oom_score_adj until it is needed: a host that runs out of memory loses a spare first, and not a worker."""
 
 ADOPTED_WITHIN_S = 1.0
 """A forked worker becomes the agent's child when the one in between ends, which takes milliseconds."""

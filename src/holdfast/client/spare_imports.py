@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.client.hooks import Notebook
 
 GPU_DRIVERS = ("/dev/nvidia-uvm", "/dev/kfd")
-"""Opened by whoever initialises CUDA or ROCm; not by NVML, which merely counts."""
+"""Opened by a process that initialises CUDA or ROCm; not by NVML, which merely counts."""
 
 GONE_WITHIN_S = 1.0  # A thread that has ended is there for some microseconds more.
 LOWER_BY = 5  # Of the nice value while it imports: a third of what others are given.

@@ -295,7 +295,7 @@ class Section:
     def publish(self, words: memoryview) -> None:
         """Take its slot in the page."""
         words[self.at + layout.LIMIT_NS] = self.limit_ns
-        # The first word last: whoever reads takes the slot for used then.
+        # The first word last: a reader takes the slot for used then.
         _put(words, self.at + 1, self.name[8:], layout.SECTION_NAME_BYTES - 8)
         _put(words, self.at, self.name[:8], 8)
 

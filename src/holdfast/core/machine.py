@@ -5,7 +5,7 @@
 A machine is a plain object with `observe(seen, now) -> list[Action]` and `deadline() -> float`. It reads no clock, does
 no I/O, draws no random number and writes no log: time is an argument, and a timeout is part of its state, not a timer.
 A driver feeds it, wakes it at its deadline with a `Tick`, and performs its actions on a World: this host, or the
-simulator. Link and process numbers are chosen by whoever asks for them, so that a machine can name what it started.
+simulator. Link and process numbers are chosen by the machine that asks for them, so that a machine can name what it started.
 """
 
 from __future__ import annotations

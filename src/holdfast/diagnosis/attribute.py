@@ -79,7 +79,7 @@ def _its_own(found: Finding, symptoms: list[Sighting], places: Places) -> Findin
 
     if own := [replace(one, rank=found.rank) for one in symptoms if not one.logged and its(one)]:
         return _finding(own, places)
-    # Not SIGABRT: torch's watchdog ends whoever was late by that, too. Not where it is known why: a rank that hangs is killed.
+    # Not SIGABRT: torch's watchdog ends a late rank by that, too. Not where it is known why: a rank that hangs is killed.
     ends = (end for end in evidence.ends if end.rank == found.rank and end.first and not end.what)
     died = (end for end in ends if end.exitcode in (-9, -11, -7, -4))
     end = next(died, None)

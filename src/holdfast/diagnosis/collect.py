@@ -71,7 +71,7 @@ def of_files(paths: Sequence[str], rules: Rules) -> Evidence:
 def _with(failures: Sequence[Failure], paths: Sequence[str], rules: Rules) -> Evidence:
     there = gather(paths, rules)
     if (failed := guilty(failures)) and failed[0].cause not in (Cause.HUNG, Cause.STUCK):
-        # It was gone when the others showed where they were: whoever of them is elsewhere is not what they wait for.
+        # It was gone when the others showed where they were: a rank that is elsewhere is not what they wait for.
         there = replace(there, stacks={})
     return merged(of_failures(failures, rules), there)
 

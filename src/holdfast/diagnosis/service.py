@@ -5,7 +5,7 @@
     GET  /healthz   /stats   /jobs   /inflight
 
 `status` is pending, in_flight or completed; `action` STOP, RESTART, CONTINUE, UNKNOWN or TIMEOUT. Only logs under one root are
-read, and whoever asks shows a token where there is one: the answers quote logs. One log is read after the other: who asks much,
+read, and clients show a token where there is one: the answers quote logs. One log is read after the other: who asks much,
 waits. Where one takes long, the next is read beside it: a file server that hangs holds up its own logs.
 """
 

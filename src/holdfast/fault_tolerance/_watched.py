@@ -128,7 +128,7 @@ class Watched:
                     self._kill()
 
     def _kill(self) -> None:
-        """SIGCONT, since whoever is stopped would not get the other. Again after a while, as long as it lives."""
+        """SIGCONT, since a stopped process would not get the other. Again after a while, as long as it lives."""
         if select.select([self.pidfd], [], [], 0)[0]:
             self._kill_again_at = float("inf")
             return

@@ -169,7 +169,7 @@ def _news(label: str, before: Verdict | None, stands: Verdict) -> list[Action]:
         devices=stands.devices,
         took_s=stands.took_s,
     )
-    level = "error" if stands.state == UNFIT else "warning"  # fit again, too: whoever has read the one wants to read the other
+    level = "error" if stands.state == UNFIT else "warning"  # fit again, too: readers of the one want the other
     hint = f" ({stands.advice})" if stands.advice else ""
     return [Record(event=event), Say(text=f"health: {label}: {stands.state}: {stands.reason}{hint}", level=level)]
 

@@ -33,7 +33,7 @@ class Measured(Value):
     node: str
     partner: str
     passed: bool
-    compute_s: float = 0.0  # Its own matrix products: alone, whoever the partner is.
+    compute_s: float = 0.0  # Its own matrix products: alone, the same with any partner.
     gather_s: float = 0.0  # The all-gather with its partner: as slow as the slower of the two.
     why: str = ""  # Of a failure.
 
@@ -60,7 +60,7 @@ class PairTest:
         return pairs
 
     def hear(self, results: Iterable[Measured]) -> None:
-        """What came of the round; a pair passed only where both say so. Whoever says nothing did not pass."""
+        """What came of the round; a pair passed only where both say so. A node that says nothing did not pass."""
         told = {one.node: one for one in results}
         for one in told.values():
             other = told.get(one.partner)

@@ -26,7 +26,7 @@ class Verdict(Value):
     reason: str  # What was seen, in words, where it is fit too.
     advice: str = ""  # What to do about it.
     devices: tuple[DeviceFault, ...] = ()  # What is wrong with which device, where the check can tell.
-    check: str = ""  # Name of the check, with its argument as it was asked for. Filled in by whoever runs it.
+    check: str = ""  # Name of the check, with its argument as it was asked for. The examiner fills it in.
     took_s: float = 0.0  # Seconds it took. Likewise.
     keep: dict[str, Any] = {}  # noqa: RUF012
     """What the check wants to be told when it looks again here: plain data, as JSON has it."""

@@ -36,7 +36,7 @@ else:
 __all__ = ["FaultToleranceCallback", "SimulatedFaultParams", "Watched"]
 
 FINISHED_FLAG = "FAULT_TOL_FINISHED_FLAG_FILE"
-"""Variable with the path of a file that is made when nothing is left to train: whoever starts the job's runs looks for it."""
+"""Variable with the path of a file that is made at the end of training: the script that starts the job's runs looks for it."""
 
 LOGGER = "nemo_logger.FaultToleranceCallback"
 

@@ -51,7 +51,7 @@ class Otlp:
 
     def __init__(self, url: str) -> None:
         """`url`: as OTEL_EXPORTER_OTLP_ENDPOINT; empty: that, and the variables for each signal."""
-        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL + 1)  # whoever calls us says what was not taken
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL + 1)  # our caller says what was not taken
         base = url.rstrip("/")
         self.spans = OTLPSpanExporter(endpoint=f"{base}/v1/traces" if base else None)
         self.metrics = OTLPMetricExporter(endpoint=f"{base}/v1/metrics" if base else None)

@@ -95,7 +95,7 @@ def heard(store: Any, keys: list[str], within_s: float) -> list[bytes]:
         try:
             store.wait([key], timedelta(seconds=max(0.01, until - now())))
             found.append(store.get(key))
-        except RuntimeError:  # torch's DistStoreError: whoever says nothing did not pass
+        except RuntimeError:  # torch's DistStoreError: a node that says nothing did not pass
             continue
     return found
 

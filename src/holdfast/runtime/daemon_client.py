@@ -1,6 +1,6 @@
 """How does Google's host daemon, or ours, hear of ranks without anybody waiting for it? By a thread that has one connection.
 
-Whoever reports leaves the newest state of a rank and goes on: some microseconds, whether the daemon is well, gone, or takes
+A reporting thread leaves the newest state of a rank and goes on: microseconds, whether the daemon is well, gone, or takes
 connections and never answers. What waits is bounded: per rank its newest state, and before it a failure that has not been told,
 since a restart may follow within milliseconds. On each connection the workloads are registered first, so a daemon that was
 restarted knows them again. What a daemon does not take within CALL_S, or refuses, is told again over another connection, after

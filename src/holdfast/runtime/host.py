@@ -118,7 +118,7 @@ class Host(Ready):
         self.watch(receiver, select.EPOLLIN, lambda events: self._signalled(receiver))
 
     def signalled(self) -> list[Observation]:
-        """The signals that have come: for whoever holds up the loop."""
+        """The signals that have come: for a caller that holds up the loop."""
         try:
             return self._signalled(self.signal_pipe[0]) if self.signal_pipe is not None else []
         except BlockingIOError:

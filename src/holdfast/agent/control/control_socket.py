@@ -141,7 +141,7 @@ class _Client:
 
     def _parse(self, line: bytes) -> Request | None:
         self._is_asked = True
-        # Whoever has shut its writing half down (`socat`) is readable for ever, and may still want the answer.
+        # A client that has shut its writing half down (`socat`) is readable for ever, and may still want the answer.
         self._epoll.modify(self._fd, 0)
         try:
             fields = json.loads(line)

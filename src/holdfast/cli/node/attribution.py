@@ -25,7 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--root", required=True, metavar="DIR", help="only logs below this directory are read")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: this host alone)")
     parser.add_argument("--port", type=int, default=50050, help="port to listen at; 0: a free one (default: 50050)")
-    parser.add_argument("--token-file", metavar="FILE", help=f"whoever asks must show what is in it (else: {TOKEN})")
+    parser.add_argument("--token-file", metavar="FILE", help=f"clients must show what is in it (else: {TOKEN})")
     parser.add_argument("--rules", action="append", default=[], metavar="FILE", help="more rules, as TOML; may be repeated")
 
 

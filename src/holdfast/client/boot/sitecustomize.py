@@ -33,7 +33,7 @@ except Exception:
         os._exit(1)  # nobody has asked for another worker
     # The worker must run all the same; the agent sees from the page that nobody has taken it.
 
-# `site` handles what comes of this: the user's module, its exceptions, or ImportError for want of one, which it swallows
+# `site` handles what comes of this: the user's module, its exceptions, or ImportError if there is none, which it swallows
 # and after which sys.modules has no `sitecustomize`, as in plain Python.
 sys.modules.pop(__name__, None)
 try:

@@ -204,7 +204,7 @@ class Bye(FleetMessage):
 
 
 class Heed(FleetMessage):
-    """You are known. Whoever is silent for `lease_s` counts as lost."""
+    """You are known. A reporter that is silent for `lease_s` counts as lost."""
 
     lease_s: float
     generation: int

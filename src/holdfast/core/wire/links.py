@@ -1,7 +1,7 @@
 """The words for links between machines of different nodes: messages over something that may break at any time.
 
 A link is named by a number that is unique within its World. It is up only after both sides have proved that they belong
-to the same job, and it is either up or gone: whoever wants it back asks for a new one.
+to the same job, and it is either up or gone: a machine that wants it back asks for a new one.
 """
 
 from __future__ import annotations

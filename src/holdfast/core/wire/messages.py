@@ -58,7 +58,7 @@ class Electorate(Value):
 
     id: int  # The version of the roster that brought it: no two have the same.
     size: int
-    mine: bool = False  # Whoever holds this is one of them.
+    mine: bool = False  # The receiver is one of them.
     witness: bool = False  # It has one vote more: two nodes have a majority without one.
 
     @property
@@ -72,7 +72,7 @@ class Roster(Value):
 
     version: int  # Greater than that of every roster before it, under whatever coordinator.
     term: int  # How many times the lead has changed hands.
-    promise_s: float  # After each `Renewed`, whoever holds this supports nobody else for so long.
+    promise_s: float  # After each `Renewed`, the receiver supports no other node for so long.
     line: tuple[str, ...]  # Endpoints in order of succession, the coordinator's first.
     electorates: tuple[Electorate, ...]
     """The newest first; an older one has a say until most know its successor."""
@@ -289,7 +289,7 @@ class Saving(Message):
 
 
 class Calculated(Message):
-    """The job's script has calculated limits: they hold for whoever starts next. The node of group rank 0 says it."""
+    """The job's script has calculated limits: they hold for ranks that start next. The node of group rank 0 says it."""
 
     node: str
     round: int

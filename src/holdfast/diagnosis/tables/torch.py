@@ -31,7 +31,7 @@ RULES: tuple[Row, ...] = (
      "the host could not pin memory", "raise `ulimit -l`, or pin less", "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html",
      "RuntimeError: CUDA error: OS call failed or operation not supported on this OS (cudaHostAlloc)"),
     ("loader-killed", HOST, CAUSE, 85, "is killed by signal: Killed", r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+)\) is killed by signal: Killed",
-     "a data loader's worker was killed, most likely for want of memory", "use fewer workers or smaller prefetching, or give the job more memory",
+     "a data loader's worker was killed, most likely because memory ran out", "use fewer workers or smaller prefetching, or give the job more memory",
      PT + "torch/utils/data/_utils/signal_handling.py", "RuntimeError: DataLoader worker (pid 41234) is killed by signal: Killed. "),
     ("loader-shm", HOST, CAUSE, 93, "insufficient shared memory|out of shared memory", r"insufficient shared memory \(shm\)|out of shared memory",
      "/dev/shm is full", "give the container more (docker --shm-size, or an emptyDir of medium Memory), or use fewer workers",

@@ -131,7 +131,7 @@ def cgroup() -> Fact:
         limit = _read("/sys/fs/cgroup/memory.max").strip()
         return have("version 2" + (f", memory limit {int(limit) // MIB} MiB" if limit.isdigit() else ""))
     found = "version 1" if os.path.isdir("/sys/fs/cgroup/memory") else "none visible"
-    return degraded(found, "a worker killed for want of memory looks like any other SIGKILL")
+    return degraded(found, "a worker killed because memory ran out looks like any other SIGKILL")
 
 
 # ---- questions about room ------------------------------------------------------------------------------------------

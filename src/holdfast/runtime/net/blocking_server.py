@@ -69,7 +69,7 @@ class BlockingServer:
             raise OSError(EAGAIN, str(error)) from error
 
     def serve(self, link: BlockingLink) -> None:
-        """Talk to whoever has proved itself, until one of the two wants no more. Called by the link's own thread."""
+        """Talk to a peer that has proved itself, until one of the two wants no more. Called by the link's own thread."""
         raise NotImplementedError
 
     def deadline(self) -> float:

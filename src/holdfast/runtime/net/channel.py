@@ -1,6 +1,6 @@
 """What does one side of a link say and hear, in bytes? Handshake, seals and TLS, once for every kind of link; no sockets.
 
-Whoever owns the socket sends what is in `unsent`, and feeds what comes. `runtime.net.wire` does so without blocking,
+The owner of the socket sends what is in `unsent`, and feeds what comes. `runtime.net.wire` does so without blocking,
 `runtime.net.blocking_link` waits.
 """
 

@@ -9,7 +9,7 @@ A frame is four bytes of length (big-endian) and that many bytes of JSON. The fi
 MAC(use, role) is HMAC-SHA256 with the job's token over [use, role, version, J, C, M]. Each side proves that it knows the
 token without sending it; a proof is good for one connection (the nonces), for one side of it (the role), in one version.
 From then on each frame begins with a seal, keyed BLAKE2b (RFC 7693) with the key MAC("seal", role) over the frame's number and
-its bytes: whoever sits between the two can neither add, change, repeat nor reorder frames, nor take over a proven connection.
+its bytes: a program between the two can neither add, change, repeat nor reorder frames, nor take over a proven connection.
 
 Without a token the key is empty: then only the job's name keeps strangers out, which guards against mistakes and not
 against malice. Reading along is prevented by TLS alone (`runtime.net.tls`).

@@ -45,7 +45,7 @@ class Names:
                 self.host.watch(self.alarm, select.EPOLLIN, self._answered)
             try:
                 _thread.start_new_thread(self._look, (name, port))
-            except RuntimeError as error:  # as many as are allowed are there; whoever asks tries again
+            except RuntimeError as error:  # as many as are allowed are there; the caller tries again
                 del self.asked[name, port]
                 return then(OSError(errno.EAGAIN, str(error)))
         return []

@@ -231,7 +231,7 @@ class Network:
         return self.expire(self.host.now())
 
     def expire(self, now: float) -> list[Observation]:
-        """What this process has said to itself; drop whoever took too long to prove itself, or to go."""
+        """What this process has said to itself; drop peers that took too long to prove themselves, or to go."""
         self.rejections.due(now)
         if now >= self.rest_until:
             self.rest_until = NEVER
@@ -424,7 +424,7 @@ def open_doors(network: Network, max_nodes: int, *, token_by: str) -> str:
     if not token:
         who = "holds a certificate of the CA" if network.shelter else f"reaches {shown_endpoint(*network.endpoint)}"
         return (
-            f"no job token: whoever {who} and knows the run id can join the job, or stop it "
+            f"no job token: anyone who {who} and knows the run id can join the job, or stop it "
             f"(make one with `holdfast token --write FILE`, and give each node {token_by})"
         )
     return f"the job's token has only {len(token)} characters and can be guessed: `holdfast token` makes a better one"

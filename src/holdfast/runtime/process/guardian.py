@@ -134,7 +134,7 @@ def guard(agent: Callable[[], int]) -> int:
     global lease
     lease = Lease()
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by whoever started us: exit codes would be lost
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if our parent ignores it, exit codes would be lost
     passed_on = {int(signum) for signum in signal.valid_signals()} - _NOT_PASSED_ON
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
         passed_on.discard(signal.SIGHUP)  # nohup means it

@@ -4,7 +4,7 @@ A shell, which sleeps in `read` on a pipe that both of them hold: the pipe ends 
 parent and finds nothing by a tree of processes, which is gone by then. It goes by a mark in the environment, as Python workers
 have asked the kernel to die with the agent, but what they have started has not.
 
-A shell, since a third Python would take 10 MB, and since whoever kills by name (`pkill -9 -f holdfast`, `killall -9 python3`)
+A shell, as a third Python would take 10 MB, and as a user who kills by name (`pkill -9 -f holdfast`, `killall -9 python3`)
 must not mean it: its command line has neither word. Where there is no /bin/sh or no grep, nothing is lost but this.
 
 Over a user's own process that holds workers (`holdfast.elastic`), where there is no guardian, the same shell watches alone.

@@ -183,7 +183,7 @@ def _file_actions(wanted: Mapping[int, int]) -> tuple[list[tuple[int, ...]], lis
 
 
 def _leaking() -> list[int]:
-    """Our fds above 2 that an exec would pass on: not Python's, but those that whoever started us left open."""
+    """Our fds above 2 that an exec would pass on: not Python's, but those that our parent left open."""
     found = []
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)

@@ -4,7 +4,7 @@ A page is a memfd: nothing in /dev/shm, nothing to clean up. `DeathWatch` waits 
 the worker's robust mutex, which it does first thing when the worker's main thread ends, however it ends; a pidfd becomes
 readable only after the whole address space has been torn down (about 0.1 s per GB).
 
-The mark says that the worker's main thread is gone *or has called exec*. Whoever is woken asks `process.dying(pid)`, which
+The mark says that the worker's main thread is gone *or has called exec*. The thread that wakes asks `process.dying(pid)`, which
 tells the two apart and knows the exit code. The same thread is roused by a worker whose script ends with an uncaught exception
 (`Page.error_at_unix`), which takes Python a while longer to die of, and by one that asks something of the job (`Page.asked`).
 """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 NEEDS = ("starlette", "uvicorn")
 
 MOST_CONNECTIONS = 1000
-"""At a time; whoever comes then is told to come later."""
+"""At a time; a further client is told to come later."""
 
 BACKLOG = 512
 """Connections that may wait while we are busy, or not yet there."""
