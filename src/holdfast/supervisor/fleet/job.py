@@ -126,10 +126,12 @@ class FleetJob:
                 some.pop(report.node, None)
 
     def _ended(self, report: Standing) -> bool:
+        """The first to tell names the outcome; it may be a spare, which has seen no round and no restart."""
         for index, life in enumerate(self.lives):
-            if life.life == report.life and not life.outcome:
-                self.lives[index] = replace(life, outcome=report.outcome, round=report.round, attempt=report.attempt)
-                return True
+            if life.life == report.life:
+                newest, attempt = max(life.round, report.round), max(life.attempt, report.attempt)
+                self.lives[index] = replace(life, outcome=life.outcome or report.outcome, round=newest, attempt=attempt)
+                return self.lives[index] != life
         return False
 
     def kept(self) -> JobKept:
