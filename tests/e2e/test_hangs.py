@@ -41,7 +41,9 @@ def hung(holdfast: Any) -> dict[str, Any]:
     """The failure with which it was decided to begin anew, of rank 1; all that hung are recorded as such."""
     (decided,) = [event for event in holdfast.events("Decided") if event["decision"] == "restart"]
     seen = [event["failure"] for event in holdfast.events("FailureSeen") if event["failure"]["cause"] == "hung"]
-    return next(one for one in reversed(seen) if decided["reason"].startswith(f"rank {one['rank']} (local"))
+    blamed = [one for one in seen if decided["reason"].startswith(f"rank {one['rank']} (local")]
+    assert blamed, f"{decided['reason']}; seen: {[event['failure']['message'] for event in holdfast.events('FailureSeen')]}"
+    return blamed[-1]
 
 
 def stacks(failure: dict[str, Any]) -> dict[int, str]:
