@@ -71,6 +71,12 @@ def test_then_it_gets_its_signal_and_the_others_are_stopped(stage: Stage) -> Non
     assert stage.only(KeepStacks).reason == f"rank 5 on n1 hung: {STALE}"
 
 
+def test_the_coordinator_hears_of_it_before_it_ends_and_others_die_of_that(stage: Stage) -> None:
+    stage.see(stale(1), 20.0)
+    stage.see(looked(0, 1), 20.01)
+    assert kinds(stage)[:3] == ["Failed", "Positions", "SignalWorkers"]
+
+
 def test_its_end_does_not_change_what_it_died_of(stage: Stage) -> None:
     stage.see(stale(1))
     stage.see(looked(0, 1))

@@ -2,8 +2,8 @@
 
 In this order: it is recorded; the coordinator is told, and has every other node look too
 (`rendezvous.coordinator.hang_blame`); the ranks here dump their stacks (`LookAtWorkers`); when that is done or its time is
-over, the rank gets its signal, the coordinator hears where all ranks were, and what they have shown is kept. Then it is a
-failure like any other.
+over, the coordinator hears which ranks hang, then where all ranks were; only then does the rank get its signal, of which ranks
+elsewhere die; and what they have shown is kept. Then it is a failure like any other.
 """
 
 from __future__ import annotations
@@ -54,13 +54,15 @@ def looked(state: State, positions: tuple[Position, ...], now: float) -> Step:
     if (over := state.look) is None:
         return state, []
     state = replace(state, look=None, shown={position.local_rank: position for position in positions})
-    state, actions, hanging = _strike_hanging(state)
-    seen = Positions(node=state.join.node, round=state.round, positions=tuple(state.shown.values()))
-    actions += [Send(message=seen), KeepStacks(reason=over.reason)]
+    state, struck, hanging = _strike_hanging(state)
+    seen, failures = Positions(node=state.join.node, round=state.round, positions=tuple(state.shown.values())), list[Action]()
     for local_rank in hanging:
         worker = state.workers[local_rank]
         state, failed = fail(state, worker, worker.overdue_at_unix, Cause.HUNG, Evidence(), now)
-        actions += failed
+        failures += failed
+    told = [action for action in failures if isinstance(action, Send)]
+    others = [action for action in failures if not isinstance(action, Send)]
+    actions = [*told, Send(message=seen), *struck, KeepStacks(reason=over.reason), *others]
     if over.stop_because and state.phase is Phase.RUNNING:
         return first(actions, stop(state, signal.SIGTERM, over.stop_because, now))
     if over.stop_because and state.phase is Phase.SUCCEEDED:
