@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ def pip(python: Path | str, *args: object) -> None:
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The `holdfast` command of an environment that holds nothing but our wheel and what it asks for."""
     folder = tmp_path_factory.mktemp("wheel")
-    pip(sys.executable, "wheel", "--no-deps", "--wheel-dir", folder, ROOT, ROOT / "distributions/ft_launcher")
+    pip(sys.executable, "wheel", "--no-deps", "--wheel-dir", folder, ROOT, *(ROOT / "distributions").iterdir())
     (wheel,) = folder.glob("holdfast-*.whl")
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
     pip(folder / "venv/bin/python", "install", wheel)
@@ -74,7 +75,7 @@ def test_the_wheel_has_the_dashboard(installed: Path) -> None:
 
 def test_the_extra_nvrx_installs_the_script_ft_launcher_and_nothing_else_does(installed: Path, tmp_path: Path) -> None:
     script = installed.with_name("ft_launcher")
-    assert not script.exists()
+    assert not script.exists() and imported(installed) == "none"
     wheels = installed.parents[2]
     pip(installed.with_name("python"), "install", "--no-index", "--find-links", wheels, "holdfast[nvrx]")
     program = "import os; print(os.environ['WORLD_SIZE'])"
@@ -85,5 +86,64 @@ def test_the_extra_nvrx_installs_the_script_ft_launcher_and_nothing_else_does(in
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert sorted((tmp_path / "job_cycle0.log").read_text().splitlines()) == ["0: 2", "1: 2"]
-    pip(installed.with_name("python"), "uninstall", "--yes", "holdfast-ft-launcher")
-    assert not script.exists()
+    assert imported(installed) == "ours"
+    pip(installed.with_name("python"), "uninstall", "--yes", "holdfast-ft-launcher", "holdfast-nvrx")
+    assert not script.exists() and imported(installed) == "none"
+
+
+IMPORTS = """
+try:
+    from nvidia_resiliency_ext import fault_tolerance
+    from nvidia_resiliency_ext.fault_tolerance.rank_monitor_client import RankMonitorClient
+except ImportError:  # pip leaves an empty folder of a package without __init__.py
+    print("none")
+else:
+    print("ours" if RankMonitorClient.__module__.startswith("holdfast.") else "theirs")
+"""
+
+
+def imported(installed: Path) -> str:
+    """Whose client a script of that environment imports by NVRx's name: `ours`, `theirs`, or `none`."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    done = subprocess.run([installed.with_name("python"), "-c", IMPORTS], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def stand_in(folder: Path, *packages: str) -> Path:
+    """A wheel with the name and the layout of NVRx's, in which `packages` have an `__init__.py`. 0.4.1 has none at the top."""
+    at = folder / "nvidia_resiliency_ext-0.4.1-py3-none-any.whl"
+    info = "nvidia_resiliency_ext-0.4.1.dist-info"
+    with zipfile.ZipFile(at, "w") as wheel:
+        for package in packages:
+            wheel.writestr(f"{package}/__init__.py", "")
+        wheel.writestr("nvidia_resiliency_ext/fault_tolerance/rank_monitor_client.py", "class RankMonitorClient: pass\n")
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: nvidia-resiliency-ext\nVersion: 0.4.1\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "".join(f"{name},,\n" for name in [*wheel.namelist(), f"{info}/RECORD"]))
+    return at
+
+
+AT_THE_TOP = ("nvidia_resiliency_ext", "nvidia_resiliency_ext/fault_tolerance")
+
+
+@pytest.mark.parametrize("packages", [AT_THE_TOP, AT_THE_TOP[1:]], ids=["with __init__.py", "without"])
+def test_nvrx_s_own_package_is_imported_where_it_is_installed_in_whatever_order(
+    installed: Path, tmp_path: Path, packages: tuple[str, ...]
+) -> None:
+    python = installed.with_name("python")
+    (ours,) = installed.parents[2].glob("holdfast_nvrx-*.whl")
+    theirs = stand_in(tmp_path, *packages)
+    distributions = {"ours": (ours, "holdfast-nvrx"), "theirs": (theirs, "nvidia-resiliency-ext")}
+    with zipfile.ZipFile(ours) as one, zipfile.ZipFile(theirs) as other:
+        assert not {*one.namelist()} & {*other.namelist()}
+    for first, second in (("ours", "theirs"), ("theirs", "ours")):
+        for removed, left in ((first, second), (second, first)):
+            pip(python, "install", "--no-deps", distributions[first][0])
+            assert imported(installed) == first
+            pip(python, "install", "--no-deps", distributions[second][0])
+            assert imported(installed) == "theirs"
+            pip(python, "uninstall", "--yes", distributions[removed][1])
+            assert imported(installed) == left
+            pip(python, "uninstall", "--yes", distributions[left][1])
+            assert imported(installed) == "none"
