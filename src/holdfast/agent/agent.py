@@ -155,7 +155,7 @@ class Agent:
             until = self._deadline()
             if until > self.host.now() and not self.components.is_looking:
                 self._write_down()
-            for seen in [*self._struck(self.host.wait(until)), *self._due()]:
+            for seen in [*self._said_here(), *self._struck(self.host.wait(until)), *self._due()]:
                 if isinstance(seen, Arrived):  # thousands a second, and nothing that this host's processes have done
                     self._answer_or_perform(self.node.observe(seen, self.host.now()))
                     continue
@@ -187,6 +187,9 @@ class Agent:
             return
         until = self.node.lease_ends
         guardian.lease.none() if until is None else guardian.lease.renew(until)
+
+    def _said_here(self) -> list[Observation]:
+        return [] if self.network is None else self.network.heard_here()
 
     def _struck(self, seen: list[Observation]) -> list[Observation]:
         """What this host saw; and before it, if the guardian has ended the workers, why: they have not failed."""

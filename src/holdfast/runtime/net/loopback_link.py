@@ -1,7 +1,7 @@
 """How does a coordinator's own node reach it? By a link to itself, with two ends in one process and no socket between.
 
-Nobody has to prove anything here, and nothing is encoded; what is said arrives with the loop's next turn, after what others
-are told.
+Nobody has to prove anything here, and nothing is encoded; what is said arrives first in the loop's next turn, after what others
+are told in this one.
 """
 
 from __future__ import annotations

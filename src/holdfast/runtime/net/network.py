@@ -217,6 +217,10 @@ class Network:
         self.pool.close()
         self.rejections.tell()
 
+    def heard_here(self) -> list[Observation]:
+        """What this process has said to itself. To be heard before what others say: they may speak of its consequences."""
+        return self.loopback.heard()
+
     # --- asked for by time ----------------------------------------------------------------------------------------------
 
     def deadline(self) -> float:
@@ -231,13 +235,13 @@ class Network:
         return self.expire(self.host.now())
 
     def expire(self, now: float) -> list[Observation]:
-        """What this process has said to itself; drop peers that took too long to prove themselves, or to go."""
+        """Drop peers that took too long to prove themselves, or to go."""
         self.rejections.due(now)
         if now >= self.rest_until:
             self.rest_until = NEVER
             for sock in self.listeners:
                 self._welcome(sock)
-        seen = [*self.loopback.heard(), *self.pool.due(now)]
+        seen = [*self.pool.due(now)]
         for wire in list(self.timed.values()):
             if now < wire.until:
                 break
