@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +186,28 @@ def test_who_leaves_in_the_middle_of_a_request_is_no_failure_of_ours(door):
         link.recv(1)
     assert door.client.get("/healthz").status_code == 200
     assert "Traceback" not in door.running.stderr, door.running.stderr
+
+
+def test_a_thousand_unfinished_requests_keep_nobody_out(door):
+    head = f"POST /login HTTP/1.1\r\nHost: 127.0.0.1:{door.port}\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+    said = (b"", b"GET / HT", head.encode() + b"Content-Length: 20\r\n\r\ntok")
+    with ExitStack() as links:
+        for number in range(1100):
+            link = links.enter_context(socket.create_connection(("127.0.0.1", door.port), timeout=60))
+            with suppress(ConnectionError):
+                link.sendall(said[number % 3])
+        assert door.client.get("/healthz").status_code == 200
+    assert "Traceback" not in door.running.stderr, door.running.stderr
+
+
+def test_a_request_that_does_not_come_to_its_end_is_given_up(door):
+    door.client.get("/healthz")
+    with socket.create_connection(("127.0.0.1", door.port), timeout=60) as link:
+        link.sendall(f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{door.port}\r\n\r\n".encode())
+        assert link.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        link.sendall(b"GET / HTTP/1.1\r\nHost:")  # the second over this connection
+        with suppress(ConnectionResetError):
+            assert b"" in iter(lambda: link.recv(1 << 16), None)
 
 
 def test_roles_by_token_and_by_cookie(locked):

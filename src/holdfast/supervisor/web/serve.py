@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 NEEDS = ("starlette", "uvicorn")
 
 MOST_CONNECTIONS = 1000
-"""At a time; a further client is told to come later."""
+"""At a time, with requests that are being answered; a further client is told to come later."""
 
 BACKLOG = 512
 """Connections that may wait while we are busy, or not yet there."""
@@ -43,9 +43,11 @@ def run(app: Starlette, listener: socket.socket, certificate: str | None = None,
     """Serve until SIGTERM or SIGINT."""
     import uvicorn
 
+    from holdfast.supervisor.web.bounded_http import protocol  # uvicorn may be missing
+
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=protocol(),
         ws="none",
         loop="asyncio",
         lifespan="off",
