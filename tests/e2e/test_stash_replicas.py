@@ -23,6 +23,7 @@ from holdfast.client.stash_memory import Region
 from holdfast.core.errors import ProtocolError
 from holdfast.core.machine import NEVER
 from holdfast.core.page import stash as layout
+from holdfast.core.value import replace
 from holdfast.core.wire.messages import Assigned
 from holdfast.runtime.net.blocking_link import BlockingLink
 from holdfast.runtime.net.frames import Identity, Turned
@@ -71,8 +72,8 @@ for step in itertools.count(done + 1):
 class Said:
     """What the ranks of all agents have said: `found` and `saved`, by round and rank."""
 
-    def __init__(self, agents: dict[str, Any]) -> None:
-        self.agents = agents
+    def __init__(self, agents: dict[str, Any], ranks: int = 4) -> None:
+        self.agents, self.ranks = agents, ranks
 
     def of(self, round: int, what: str) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}
@@ -84,9 +85,9 @@ class Said:
         return found
 
     def steps_of_all(self, round: int) -> int:
-        """The newest step that all four ranks have saved; -1: none."""
+        """The newest step that all ranks have saved; -1: none."""
         saved = self.of(round, "saved")
-        return min(steps[-1] for steps in saved.values()) if len(saved) == 4 else -1
+        return min(steps[-1] for steps in saved.values()) if len(saved) == self.ranks else -1
 
 
 def tree(pid: int) -> list[int]:
@@ -198,24 +199,54 @@ def test_a_lost_node_s_ranks_go_on_elsewhere_and_lose_a_step_at_most(
     assert agents["a"].wait().returncode == 0, agents["a"].wait().output
 
 
+def test_with_two_copies_two_nodes_may_be_lost_at_once(
+    holdfast: Any, script: Any, free_port: int, wait_until: Any, tmp_path: Path
+) -> None:
+    program, folder = script(LOCKSTEP), tmp_path / "ranks"
+    folder.mkdir()
+    agents: dict[str, Any] = {}
+    said = Said(agents, ranks=3)
+    for number, name in enumerate("abcde"):  # the last two are spares
+        agents[name] = holdfast.start(
+            *("run", "--nnodes", "3", "--node-name", name, "--rdzv-id", "swap", "--stash-replicas", 2, "--max-restarts", 3),
+            *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port}", program, folder),
+        )
+        event, whose = ("NodeJoined", "a") if number < 3 else ("AgentStarted", name)
+        count = number + 1 if number < 3 else 1
+        wait_until(lambda: sum(one["node"] == whose for one in holdfast.events(event)) >= count)  # noqa: B023
+    wait_until(lambda: said.steps_of_all(1) >= 10)
+    for name in ("b", "c"):
+        lose(agents[name])
+    made = said.steps_of_all(1)
+    wait_until(lambda: any(said.steps_of_all(round) >= 0 for round in (2, 3)))
+    round = next(round for round in (2, 3) if said.steps_of_all(round) >= 0)
+    found = said.of(round, "found")
+    assert len(found) == 3 and len({steps[0] for steps in found.values()}) == 1 and found[0][0] >= made - 1, (found, made)
+    (folder / "end").touch()
+    assert agents["a"].wait().returncode == 0, agents["a"].wait().output
+
+
 @pytest.fixture
 def rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., client.Stash]]:
     """`rank(fd, round=1)`: the stash of a node's only rank."""
 
-    def live(fd: int, round: int = 1, agreed: str = "", limit: str = "1000000000") -> client.Stash:
-        told = {"HOLDFAST_ROUND": round, "RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 1, layout.AGREED_VARIABLE: agreed}
+    def live(
+        fd: int, round: int = 1, agreed: str = "", limit: str = "1000000000", rank: int = 0, world: int = 2, copies: int = 1
+    ) -> client.Stash:
+        told = {"HOLDFAST_ROUND": round, "RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": 1}
+        told |= {layout.AGREED_VARIABLE: agreed}
         for name, value in told.items():
             monkeypatch.setenv(name, str(value))
-        return client.Stash(Region(f"/proc/self/fd/{fd}", 0, limit, 1), replicated=True)
+        return client.Stash(Region(f"/proc/self/fd/{fd}", 0, limit, 1), copies)
 
     yield live
 
 
 def replicas(
-    *, limit: str = "1000000000", token: bytes = b"", complaints: list[str] | None = None, shelter: Any = None
+    *, limit: str = "1000000000", token: bytes = b"", complaints: list[str] | None = None, shelter: Any = None, copies: int = 1
 ) -> Replicas:
     tell = (complaints if complaints is not None else []).append
-    return Replicas(Identity("job", token), shelter, "127.0.0.1", nproc=1, limit=limit, tell=tell)
+    return Replicas(Identity("job", token), shelter, "127.0.0.1", nproc=1, limit=limit, copies=copies, tell=tell)
 
 
 def link_to(partner: Replicas, token: bytes, shelter: Any = None) -> BlockingLink:
@@ -273,21 +304,55 @@ def assigned(round: int = 1, **more: Any) -> Assigned:
 def test_the_partner_has_the_last_three_and_a_replacement_is_given_them(rank: Any, wait_until: Any) -> None:
     mine, others, partner = nameless_file("a"), nameless_file("b"), replicas()
     one, replacement = replicas(), replicas()
-    one.begin(assigned(stash_partner=partner.at), mine)
+    one.begin(assigned(stash_partners=(partner.at,)), mine)
     stash = rank(mine)
     for step in range(5):
         assert stash.save(step, {"step": step, "much": bytes([step]) * 3_000_000}, False)
-    stash._await_partner()
+    stash._await_partners()
     assert partner.kept() == ((1, 2, 0, 2, 1), (1, 3, 0, 2, 1), (1, 4, 0, 2, 1))
-    replacement.begin(assigned(2, stash=(1, 4), stash_from=partner.at, stash_partner=partner.at), others)
+    replacement.begin(assigned(2, stash=(1, 4), stash_from=partner.at, stash_partners=(partner.at,)), others)
     step, state = rank(others, round=2, agreed="1:4").latest(None, None)
     assert step == 4 and state == {"step": 4, "much": b"\4" * 3_000_000}
+
+
+def test_two_partners_have_it_and_each_keeps_for_two(rank: Any, wait_until: Any) -> None:
+    nodes = [replicas(copies=2) for _ in range(3)]
+    files, stashes = [nameless_file(name) for name in "abc"], []
+    for at, node in enumerate(nodes):
+        place = assigned(stash_partners=(nodes[(at + 1) % 3].at, nodes[(at + 2) % 3].at))
+        node.begin(replace(place, base_rank=at, world_size=3), files[at])
+        stashes.append(rank(files[at], rank=at, world=3, copies=2))
+    for step in range(4):
+        for at, stash in enumerate(stashes):
+            assert stash.save(step, bytes([at, step]) * 1_000_000, False)
+    for stash in stashes:
+        stash._await_partners()
+    for at, node in enumerate(nodes):
+        assert {*node.kept()} == {(1, step, base, 3, 1) for step in (1, 2, 3) for base in range(3) if base != at}
+    # Any two may be lost: the third gives both replacements what was theirs.
+    for at in (0, 1):
+        replacement, file = replicas(copies=2), nameless_file("d")
+        replacement.begin(replace(assigned(2, stash=(1, 3), stash_from=nodes[2].at), base_rank=at, world_size=3), file)
+        assert rank(file, round=2, agreed="1:3", rank=at, world=3).latest(None, None) == (3, bytes([at, 3]) * 1_000_000)
+
+
+def test_what_is_kept_of_more_nodes_than_it_keeps_for_takes_the_place_of_the_oldest(rank: Any, wait_until: Any) -> None:
+    keeper = replicas(copies=2)
+    for round, base in ((1, 0), (1, 1), (2, 2), (2, 1)):
+        node, file = replicas(copies=2), nameless_file("a")
+        node.begin(replace(assigned(round, stash_partners=(keeper.at,)), base_rank=base, world_size=3), file)
+        stash = rank(file, round=round, rank=base, world=3, copies=1)
+        for step in range(3):
+            assert stash.save(step, b"x", False)
+        stash._await_partners()
+    assert len(keeper.keeps) == 2
+    assert {one[2:3] + one[:1] for one in keeper.kept()} == {(2, 2), (1, 2)}
 
 
 def test_where_the_state_cannot_be_fetched_the_rank_says_so(rank: Any, wait_until: Any) -> None:
     complaints: list[str] = []
     replacement, file = replicas(complaints=complaints), nameless_file("b")
-    replacement.begin(assigned(2, stash=(1, 4), stash_from=replicas().at, stash_partner=replicas().at), file)
+    replacement.begin(assigned(2, stash=(1, 4), stash_from=replicas().at, stash_partners=(replicas().at,)), file)
     with pytest.raises(RuntimeError, match="the state of step 4, from which all ranks go on, could not be fetched"):
         rank(file, round=2, agreed="1:4").latest(None, None)
     replacement.due()
@@ -299,7 +364,7 @@ def test_a_partner_that_is_gone_holds_up_nobody_for_long_and_is_named(rank: Any,
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         one, mine = replicas(complaints=complaints), nameless_file("a")
-        one.begin(assigned(stash_partner=f"127.0.0.1:{nobody.getsockname()[1]}"), mine)
+        one.begin(assigned(stash_partners=(f"127.0.0.1:{nobody.getsockname()[1]}",)), mine)
         stash = rank(mine)
         for step in range(3):
             assert stash.save(step, step, False)
@@ -310,18 +375,18 @@ def test_a_partner_that_is_gone_holds_up_nobody_for_long_and_is_named(rank: Any,
 def test_a_partner_without_room_says_so_and_keeps_what_it_has(rank: Any, wait_until: Any) -> None:
     complaints: list[str] = []
     one, partner, mine = replicas(complaints=complaints), replicas(limit="8000000"), nameless_file("a")
-    one.begin(assigned(stash_partner=partner.at), mine)
+    one.begin(assigned(stash_partners=(partner.at,)), mine)
     stash = rank(mine)
     assert stash.save(1, b"x" * 1_000_000, False) and stash.save(2, b"x" * 1_400_000, False)
-    stash._await_partner()
+    stash._await_partners()
     one.due()
-    assert "3 generations of 1 such ranks are more than half of its --stash-limit" in complaints[0]
+    assert "3 generations of 1 such ranks are more than 1/2 of its --stash-limit" in complaints[0]
     assert partner.kept() == ((1, 1, 0, 2, 1),)
 
 
 def test_where_states_are_replicated_a_node_s_own_take_half_of_the_limit(rank: Any) -> None:
     one, partner, mine = replicas(), replicas(), nameless_file("a")
-    one.begin(assigned(stash_partner=partner.at), mine)
+    one.begin(assigned(stash_partners=(partner.at,)), mine)
     stash = rank(mine, limit="8000000")
     assert stash.save(1, b"x" * 1_300_000, False)  # three of them
     with pytest.warns(RuntimeWarning, match=r"6 generations of 1\.4MB are more than .* 8\.0MB: give --stash-limit 8\.4MB"):
@@ -330,19 +395,19 @@ def test_where_states_are_replicated_a_node_s_own_take_half_of_the_limit(rank: A
 
 def test_what_is_kept_is_bounded_and_given_back_when_it_is_another_node_s(rank: Any, wait_until: Any) -> None:
     one, partner, mine = replicas(), replicas(), nameless_file("a")
-    one.begin(assigned(stash_partner=partner.at), mine)
+    one.begin(assigned(stash_partners=(partner.at,)), mine)
     stash = rank(mine)
     for step in range(6):
         assert stash.save(step, b"x" * 20_000_000, False)
-    stash._await_partner()
-    assert os.fstat(partner.file).st_blocks * 512 < 61_000_000
+    stash._await_partners()
+    assert os.fstat(partner.keeps[0].file).st_blocks * 512 < 61_000_000
     link = link_to(partner, b"")
     link.send(
         b'{"put": 0, "of": 2, "agreed": null, "generation": {"slot": 0, "sequence": 1, "round": 1, "step": 9, "rank": 2, '
         b'"world_size": 4, "header_bytes": 1, "bytes_at": 0, "size": 3, "saved_unix_ns": 1, "header_crc": 1}}'
     )
     assert link.next(time.monotonic() + 10) == b"{}"
-    assert partner.kept() == () and os.fstat(partner.file).st_blocks * 512 < 1_000_000
+    assert partner.kept() == () and os.fstat(partner.keeps[0].file).st_blocks * 512 < 1_000_000
     link.send(b"abc")
     link.send(b'{"whole": false}')  # it was overwritten over there
     with pytest.raises(OSError, match="closed the link"):  # by when it has been weighed
@@ -378,12 +443,12 @@ def test_what_is_stashed_crosses_the_wire_encrypted_where_tls_is_given(rank: Any
     mine, others = nameless_file("a"), nameless_file("b")
     one, partner, replacement = how(), how(), how()
     there, back = Tap(partner.at), Tap(partner.at)
-    one.begin(assigned(stash_partner=there.at), mine)
+    one.begin(assigned(stash_partners=(there.at,)), mine)
     stash = rank(mine)
     assert stash.save(4, SECRET * 100_000, False)
-    stash._await_partner()
+    stash._await_partners()
     assert partner.kept() == ((1, 4, 0, 2, 1),)
-    replacement.begin(assigned(2, stash=(1, 4), stash_from=back.at, stash_partner=there.at), others)
+    replacement.begin(assigned(2, stash=(1, 4), stash_from=back.at, stash_partners=(there.at,)), others)
     assert rank(others, round=2, agreed="1:4").latest(None, None) == (4, SECRET * 100_000)
     for tap in (there, back):
         assert len(tap.heard) > 100_000 * len(SECRET)
@@ -405,10 +470,10 @@ def test_a_partner_of_another_ca_is_given_nothing_and_nor_is_one_without_tls(
         complaints: list[str] = []
         one, mine = replicas(shelter=sheltered(ours), complaints=complaints), nameless_file("a")
         tap = Tap(partner.at) if isinstance(partner, Replicas) else partner
-        one.begin(assigned(stash_partner=tap.at), mine)
+        one.begin(assigned(stash_partners=(tap.at,)), mine)
         stash = rank(mine)
         assert stash.save(1, SECRET, False)
-        stash._await_partner()
+        stash._await_partners()
         one.due()
         (said,) = complaints
         assert said.startswith(f"states are not replicated at present: {tap.at}: {why}"), said
@@ -433,16 +498,16 @@ def test_who_has_no_good_certificate_gets_nothing_and_both_sides_say_why(
     complaints: list[str] = []
     one, partner = replicas(shelter=sheltered(ours)), replicas(shelter=sheltered(ours), complaints=complaints)
     mine = nameless_file("a")
-    one.begin(assigned(stash_partner=partner.at), mine)
+    one.begin(assigned(stash_partners=(partner.at,)), mine)
     stash = rank(mine)
     assert stash.save(4, SECRET, False)
-    stash._await_partner()
+    stash._await_partners()
     comes = None
     if strange != "no TLS":
         comes = sheltered(others, ours) if strange == "another CA's" else sheltered(ours, not_after=LONG_AGO)
     said: list[str] = []
     replacement, file = replicas(shelter=comes, complaints=said), nameless_file("b")
-    replacement.begin(assigned(2, stash=(1, 4), stash_from=partner.at, stash_partner=partner.at), file)
+    replacement.begin(assigned(2, stash=(1, 4), stash_from=partner.at, stash_partners=(partner.at,)), file)
     with pytest.raises(RuntimeError, match="could not be fetched"):
         rank(file, round=2, agreed="1:4").latest(None, None)
     replacement.due()

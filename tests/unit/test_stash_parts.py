@@ -103,25 +103,41 @@ def test_what_is_overwritten_next_is_never_all_that_the_ranks_can_restore() -> N
 )
 def test_each_node_has_a_partner_in_another_domain_and_keeps_for_one(domains: Any, expected: Any) -> None:
     found = partners([(str(number), domain) for number, domain in enumerate(domains)])
-    assert found == expected and sorted(filter(None, found)) == sorted(filter(None, expected))
+    assert [*map("".join, found)] == expected and sorted(filter(None, found)) == sorted((one,) for one in expected if one)
+
+
+@pytest.mark.parametrize(
+    ("domains", "expected"),
+    [
+        ([None, None], ["1", "0"]),
+        ([None, None, None], ["12", "20", "01"]),
+        ([None] * 4, ["12", "23", "30", "01"]),
+        (["x", "x", "y", "y", "z", "z"], ["24", "35", "40", "51", "02", "13"]),  # a copy in each of the other domains
+        (["x", "y", "z"], ["12", "20", "01"]),
+    ],
+)
+def test_each_node_has_two_partners_in_different_domains_and_keeps_for_two(domains: Any, expected: Any) -> None:
+    found = partners([(str(number), domain) for number, domain in enumerate(domains)], 2)
+    assert [*map("".join, found)] == expected
+    assert sorted(one for partner in found for one in partner) == sorted(str(n) for n in range(len(domains)) for _ in found[0])
 
 
 def test_where_one_node_has_no_address_none_has_a_partner() -> None:
-    assert partners([("a", None), ("", None), ("c", None)]) == ["", "", ""]
+    assert partners([("a", None), ("", None), ("c", None)]) == [(), (), ()]
 
 
 def test_many_nodes_have_partners_at_once() -> None:
-    found = partners([(str(number), str(number // 16)) for number in range(16_000)])
-    assert found[:2] == ["16", "17"] and len(set(found)) == 16_000
+    found = partners([(str(number), str(number // 16)) for number in range(16_000)], 2)
+    assert found[:2] == [("16", "32"), ("17", "33")] and len(set(found)) == 16_000
 
 
 def test_a_replacement_is_told_where_to_fetch_and_everybody_where_to_send() -> None:
     job = Job()
     usual: dict[str, Any] = {"addr": "h", "master_port": 9, "nproc": 2, "role": "default"}
     for node in ("a", "b"):
-        job.hear(Join(node=node, name=node, stash_at=f"{node}:1", **usual))
+        job.hear(Join(node=node, name=node, stash_at=f"{node}:1", stash_replicas=1, **usual))
     first = [message for _, message in job.said if isinstance(message, Assigned)]
-    assert [message.stash_partner for message in first] == ["b:1", "a:1"]
+    assert [message.stash_partners for message in first] == [("b:1",), ("a:1",)]
     job.fail("a")
     held, kept = ((1, 8, 0, 4), (1, 9, 0, 4)), ((1, 8, 2, 4, 2), (1, 9, 2, 4, 2))
     job.machine.seats["a"].join = replace(job.machine.seats["a"].join, stash=held, kept=kept)

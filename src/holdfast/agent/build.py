@@ -60,6 +60,7 @@ def join_of(config: RunConfig, name: str, addr: str) -> Join:
         nproc=config.nproc_per_node,
         role=config.role,
         domain=config.domain,
+        stash_replicas=config.stash_replicas,
     )
 
 

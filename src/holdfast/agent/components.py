@@ -216,7 +216,7 @@ class Components:
     def _made_with_links(self) -> tuple[Replicas | None, LogReceiver | None, Upstream | None]:
         config, complain, network = self.around.config, self.around.agent_log.degraded, self.around.network
         if network is None:
-            if config.stash_replicate:
+            if config.stash_replicas:
                 complain("states are not replicated: the job has one node")
             return None, None, None
         from holdfast.agent.networked import open_logs, open_replicas  # a job of one node loads no network

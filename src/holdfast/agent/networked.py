@@ -76,8 +76,8 @@ def warnings(config: RunConfig, network: Network, *, hosting: bool) -> list[str]
 def open_replicas(
     config: RunConfig, network: Network, addr: str, host: Host, degraded: Callable[[str], None]
 ) -> Replicas | None:
-    """Keeps stashed states in another node's memory too. None: not wished, or impossible, as `degraded` is told."""
-    if not config.stash_replicate:
+    """Keeps stashed states in other nodes' memory too. None: not wished, or impossible, as `degraded` is told."""
+    if not config.stash_replicas:
         return None
     if config.stash_limit == "0":
         degraded("states are not replicated: no state is stashed (--stash-limit 0)")
@@ -85,7 +85,12 @@ def open_replicas(
     nproc, limit = config.nproc_per_node, config.stash_limit
     try:
         return Replicas(
-            network.identity, network.shelter, addr, nproc=nproc, limit=limit, tell=host.complain, clock=host.now
+            *(network.identity, network.shelter, addr),
+            nproc=nproc,
+            limit=limit,
+            copies=config.stash_replicas,
+            tell=host.complain,
+            clock=host.now,
         )
     except (OSError, HoldfastError) as error:
         degraded(f"states are not replicated: {error}")

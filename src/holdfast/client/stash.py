@@ -86,11 +86,11 @@ def every(n: int) -> Callable[[int, Callable[[], Any]], bool]:
 
 
 def wait() -> None:
-    """Wait until what was saved last is whole and, where states are replicated, until the partner has it."""
+    """Wait until what was saved last is whole and, where states are replicated, until all partners have it."""
     if (stash := _open()) is not None:
         with stash.lock:
             stash.wait()
-            stash._await_partner()
+            stash._await_partners()
 
 
 def drop() -> None:
@@ -102,7 +102,7 @@ def drop() -> None:
 class Stash:
     """This rank's own."""
 
-    def __init__(self, region: memory.Region, replicated: bool = False) -> None:
+    def __init__(self, region: memory.Region, copies: int = 0) -> None:
         self.region = region
         self.pid = os.getpid()
         self.round, self.rank, self.world_size = (_number(name) for name in ("HOLDFAST_ROUND", "RANK", "WORLD_SIZE"))
@@ -113,7 +113,7 @@ class Stash:
         self.busy = False
         self.under_way = allocate_lock()  # Held by the thread that completes what was saved last.
         self.warned = False
-        self.replicated = replicated
+        self.copies = copies  # How many other nodes are to have what is saved.
         self.saved = 0  # The sequence number of what this life has saved last.
         self.loans: dict[int, Loan] = {}  # By slot: what restored arrays still have of it, perhaps.
 
@@ -143,8 +143,8 @@ class Stash:
         header = json.dumps(coder.code(state), separators=(",", ":")).encode()
         bytes_at = -(-len(header) // PAGE) * PAGE
         sender = Sender(coder.sources)
-        self.slots = max(self.slots, (3 if sender.is_late and not blocking else 2) + self.replicated)
-        self._await_partner()
+        self.slots = max(self.slots, (3 if sender.is_late and not blocking else 2) + bool(self.copies))
+        self._await_partners()
         at, sequence = self._next()
         if not self._settle(at):
             raise memory.NoRoom("not enough memory to copy the restored state")
@@ -183,7 +183,7 @@ class Stash:
         header = json.dumps(coder.code(state)).encode()
         with self.lock:
             self.wait()
-            self.slots = max(self.slots, (3 if Sender(coder.sources).is_late else 2) + self.replicated)
+            self.slots = max(self.slots, (3 if Sender(coder.sources).is_late else 2) + bool(self.copies))
             taken = {one.slot for one in self._whole()}  # these have memory, and something in it
             free = [slot for slot in range(self.slots) if slot not in taken]
             self._reserve(free, -(-len(header) // PAGE) * PAGE + coder.size)
@@ -238,14 +238,14 @@ class Stash:
 
     @property
     def _generations(self) -> int:
-        """Of how many of them its limit has to allow: where states are replicated, half of it is another node's, however large
-        those are."""
-        return self.slots * (1 + self.replicated)
+        """Of how many of them its limit has to allow: where states are replicated, each node for which this one keeps copies
+        has as large a share as its own ranks, however large those are."""
+        return self.slots * (1 + self.copies)
 
-    def _await_partner(self) -> None:
-        """Until the partner has what was saved last, or the agent says that it cannot. Without that the nodes might have no
+    def _await_partners(self) -> None:
+        """Until all partners have what was saved last, or the agent says that they cannot. Without that the nodes might have no
         step in common when one of them is lost, and what is being sent would be overwritten."""
-        while self.replicated and self.saved and self.region.words[layout.AT_PARTNER] != self.saved:
+        while self.copies and self.saved and self.region.words[layout.AT_PARTNER] != self.saved:
             memory.rest()
 
     def drop(self) -> None:
@@ -337,14 +337,14 @@ def _open() -> Stash | None:
     path, _, rest = _told().partition(":")
     if not path or _complained:
         return None
-    local_rank, limit, *more = rest.split(":")
+    local_rank, limit, *copies = rest.split(":")
     try:
         region = memory.Region(path, int(local_rank), limit, _number("LOCAL_WORLD_SIZE") or 1)
     except OSError as error:
         _complained = True
         warn(f"no state can be stashed: {path}: {error.strerror}", RuntimeWarning, 3)
         return None
-    _stash = Stash(region, layout.REPLICATED in more)
+    _stash = Stash(region, int(copies[0]) if copies else 0)
     return _stash
 
 

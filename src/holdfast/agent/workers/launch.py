@@ -117,7 +117,7 @@ def environment(
         env["OMP_NUM_THREADS"] = config.omp_num_threads
     if stash >= 0:
         env[STASH] = f"/proc/{os.getpid()}/fd/{stash}:{local_rank}:{config.stash_limit}"
-        env[STASH] += ":replicated" * bool(assigned.stash_partner)
+        env[STASH] += f":{len(assigned.stash_partners)}" * bool(assigned.stash_partners)
         if assigned.stash is not None:
             env[AGREED] = f"{assigned.stash[0]}:{assigned.stash[1]}"
     if not paged:

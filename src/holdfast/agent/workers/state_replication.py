@@ -1,13 +1,13 @@
-"""Copies stashed states to a partner node's memory, and back to a replacement node.
+"""Copies stashed states to partner nodes' memory, and back to a replacement node.
 
-By threads of the agent, so that it goes on when a rank dies: one for each local rank, which sends what is new to the partner
-that the coordinator has named, and one for each link from elsewhere, which takes or gives. Each question is answered before the
-next:
+By threads of the agent, so that it goes on when a rank dies: one for each local rank, which sends what is new to the partners
+that the coordinator has named, one after the other, and one for each link from elsewhere, which takes or gives. Each question
+is answered before the next:
 
     {"put": LOCAL_RANK, "of": N, "generation": {…}, "agreed": …}   {} · {"has": true} · {"no": why}   chunks   {"whole": …}   {}
     {"get": LOCAL_RANK, "generation": [ROUND, STEP, RANK]}         {"generation": {…}} · {"no": why}  chunks   {"whole": …}
 
-A rank waits with its next save until its partner has the last one, or cannot be given it (`AT_PARTNER`): so nodes are never
+A rank waits with its next save until its partners have the last one, or cannot be given it (`AT_PARTNER`): so nodes are never
 further apart than the generations that are kept, and nothing is sent that is being overwritten.
 """
 
@@ -43,8 +43,26 @@ LOOK_S = 0.01  # Between two looks at whether a rank has saved something.
 ANSWER_S, AGAIN_S = 10.0, 5.0
 """How long the other side may say nothing, and how long after that it is not asked again in the same round."""
 IDLE_S = 1e6  # How long a partner may have nothing to say: as long as the job. Keep-alive finds a dead link.
-MOST_LINKS = 256  # From elsewhere, at a time: a node has one partner, with a link for each rank, and one may be fetched for.
+MOST_LINKS = 256  # From elsewhere, at a time, for each copy: a node has a link for each rank, and one may be fetched for.
 SPARE_SHARE = 0.05  # Of this host's memory, what is never taken.
+
+
+class Keep:
+    """What is kept of one other node's ranks, in a file of its own."""
+
+    def __init__(self) -> None:
+        self.file = shm.nameless_file("holdfast-replicas")
+        self.base_rank, self.ranks = -1, 0  # Of the node that sends to it, or sent last: its first rank, and how many.
+        self.round = -1  # In which that one began to.
+        self.coming: dict[int, Filling] = {}  # What comes, or came last, for each rank of that node.
+
+    def take_over(self, base_rank: int, ranks: int, round: int) -> None:
+        """Another node sends to it from now on. What is there is overwritten one by one, if it fits."""
+        if ranks != self.ranks:
+            for filling in self.coming.values():
+                filling.call_off()
+            clear(self.file, self.ranks, layout.REPLICAS)
+        self.base_rank, self.ranks, self.round = base_rank, ranks, round
 
 
 class Replicas(BlockingServer, Component):
@@ -58,19 +76,19 @@ class Replicas(BlockingServer, Component):
         *,
         nproc: int,
         limit: str,
+        copies: int = 1,
         tell: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.nproc, self.limit, self.clock = nproc, limit, clock
+        self.copies = copies  # How many others have what a node's ranks save: for so many does this one keep, too.
         self.stash = -1
-        self.file = shm.nameless_file("holdfast-replicas")  # What is kept for another node.
-        self.kept_ranks = 0  # How many ranks that one has. 0: nothing is kept.
+        self.keeps = [Keep()]  # What is kept for other nodes; never more than `copies`.
         self.assigned: Assigned | None = None  # The round whose ranks run, or ran last. None: none has.
         self.lost = False  # What was to be fetched could not be: this node has no part in it any more.
         self.lock = allocate_lock()  # Over the slots of what is kept.
-        self.coming: dict[int, Filling] = {}  # What comes, or came last, for each rank of that other node.
-        self.fetched: dict[int, Filling] = {}  # The same, for each of ours.
-        super().__init__(identity, shelter, addr, 0, most=MOST_LINKS, tell=tell)
+        self.fetched: dict[int, Filling] = {}  # What is fetched, or was last, for each of our ranks.
+        super().__init__(identity, shelter, addr, 0, most=MOST_LINKS * copies, tell=tell)
 
     # --- for the agent's loop -------------------------------------------------------------------------------------------
 
@@ -85,15 +103,17 @@ class Replicas(BlockingServer, Component):
 
     def kept(self) -> tuple[layout.Kept, ...]:
         with self.lock:
-            return tuple((*one, self.kept_ranks) for one in held(self.file, self.kept_ranks)) if self.kept_ranks else ()
+            return tuple((*one, keep.ranks) for keep in self.keeps if keep.ranks for one in held(keep.file, keep.ranks))
 
     def begin(self, assigned: Assigned, stash: int) -> None:
         """The ranks of a round are about to be started, with `stash` as their file."""
         first = self.assigned is None
         for local_rank in range(self.nproc):
             words(stash, local_rank)[layout.FETCHED] = layout.COMING if assigned.stash_from else layout.HERE
-        if not assigned.stash_partner and not self.lost:
-            self.complaints.append("states are not replicated: that needs two or more nodes, all with --stash-replicate")
+        if len(assigned.stash_partners) < self.copies and not self.lost:
+            fewer = f" to {self.copies} nodes, but to {len(assigned.stash_partners)}" if assigned.stash_partners else ""
+            needs = f"{self.copies + 1} or more nodes, all with --stash-replicas {self.copies}"
+            self.complaints.append(f"states are not replicated{fewer}: that needs {needs}")
         with self.lock:
             self.stash, self.assigned = stash, assigned
             for filling in self.fetched.values():
@@ -109,26 +129,29 @@ class Replicas(BlockingServer, Component):
     def _send_all(self, local_rank: int) -> None:
         page, never = words(self.stash, local_rank), allocate_lock()
         never.acquire()
-        link: BlockingLink | None = None
+        links: dict[str, BlockingLink] = {}
         at: Assigned | None = None
         done: Generation | None = None
-        not_before = 0.0
+        not_before: dict[str, float] = {}
         while True:
             assigned = self.assigned
             assert assigned is not None
             if assigned is not at:
-                link, at, done, not_before = None, assigned, None, 0.0
+                links, at, done, not_before = {}, assigned, None, {}
             one = newest(page, assigned)
             if one is None or one == done:
                 never.acquire(timeout=LOOK_S)
                 continue
-            if assigned.stash_partner and self.clock() >= not_before:
+            for partner in assigned.stash_partners:
+                if self.clock() < not_before.get(partner, 0.0):
+                    continue
                 try:
-                    link = link or self._link(assigned.stash_partner)
+                    link = links[partner] = links.get(partner) or self._link(partner)
                     self._send(link, local_rank, one, assigned)
                 except Exception as error:  # whatever it is, the rank is not to wait for it
-                    link, not_before = None, self.clock() + AGAIN_S
-                    self._complain(f"states are not replicated at present: {assigned.stash_partner}", error)
+                    links.pop(partner, None)
+                    not_before[partner] = self.clock() + AGAIN_S
+                    self._complain(f"states are not replicated at present: {partner}", error)
             done = one
             page[layout.AT_PARTNER] = one.sequence
 
@@ -190,40 +213,49 @@ class Replicas(BlockingServer, Component):
         if not 0 <= local_rank < ranks <= 4096:
             raise ValueError("no such rank")
         with self.lock:
-            if ranks != self.kept_ranks:
-                for filling in self.coming.values():
-                    filling.call_off()
-                clear(self.file, self.kept_ranks, layout.REPLICAS)
-                self.kept_ranks = ranks
-            there = generations(self.file, local_rank)
+            keep = self._keep_of(made.rank - local_rank, ranks, made.round)
+            there = generations(keep.file, local_rank)
             if any((one.round, one.step, one.rank) == (made.round, made.step, made.rank) for one in there):
                 return link.say({"has": True})
             if why := self._no_room(made.size, ranks, len(there)):
                 return link.say({"no": why})
             round, step = asked["agreed"] or (0, 0)
             agreed = int(round), int(step)
-            if local_rank in self.coming:
-                self.coming[local_rank].call_off()
-            filling = self.coming[local_rank] = Filling(self.file, local_rank, made, layout.REPLICAS, agreed)
+            if local_rank in keep.coming:
+                keep.coming[local_rank].call_off()
+            filling = keep.coming[local_rank] = Filling(keep.file, local_rank, made, layout.REPLICAS, agreed)
         link.say({})
         _take(link, filling, self.clock)
         link.say({})
 
+    def _keep_of(self, base_rank: int, ranks: int, round: int) -> Keep:
+        """Where to keep what comes of the node with these ranks: with what came of it before, else in place of what has been
+        there longest."""
+        keep = next((keep for keep in self.keeps if (keep.base_rank, keep.ranks) == (base_rank, ranks)), None)
+        if keep is None:
+            if len(self.keeps) < self.copies and all(keep.ranks for keep in self.keeps):
+                self.keeps.append(Keep())
+            keep = min(self.keeps, key=lambda keep: keep.round)
+        keep.take_over(base_rank, ranks, round)
+        return keep
+
     def _no_room(self, size: int, ranks: int, there: int) -> str:
         room, total = room_bytes()
         limit = int(total * float(self.limit[:-1]) / 100) if self.limit.endswith("%") else int(self.limit)
-        if size * ranks * layout.REPLICAS > limit / 2:  # the other half is its own ranks'
-            more = f"more than half of its --stash-limit, {limit / 2e9:.1f}GB"
+        share = limit / (1 + self.copies)  # its own ranks have one as well
+        if size * ranks * layout.REPLICAS > share:
+            more = f"more than 1/{1 + self.copies} of its --stash-limit, {share / 1e9:.1f}GB"
             return f"{layout.REPLICAS} generations of {ranks} such ranks are {more}"
         if there < layout.REPLICAS and size > room - SPARE_SHARE * total:
             return f"it lacks memory for {size / 1e9:.1f}GB more"
         return ""
 
     def _hand_out(self, link: BlockingLink, local_rank: int, *wanted: int) -> None:
-        for one in generations(self.file, local_rank):
-            if (one.round, one.step, one.rank) == wanted:
-                link.say({"generation": to_plain(one)})
-                return _give(link, self.file, local_rank, one)
+        for keep in self.keeps:
+            for one in generations(keep.file, local_rank):
+                if (one.round, one.step, one.rank) == wanted:
+                    link.say({"generation": to_plain(one)})
+                    return _give(link, keep.file, local_rank, one)
         link.say({"no": "it no longer has it"})
 
 

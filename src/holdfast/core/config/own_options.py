@@ -183,8 +183,9 @@ class Kept(Section, mixin=True):
         "most memory of this node for the stashed states of its ranks (holdfast.client.stash): a share, or a size such as "
         "64GB; 0: none")
     """A share, or a number of bytes; 0: none."""
-    stash_replicate: bool = ours("--stash-replicate", SWITCH, None,
-        "also keep a node's stashed states (holdfast.client.stash) in another node's memory; set it on every node of the job")
+    stash_replicas: int = ours("--stash-replicas", whole(0), "0",
+        "also keep a node's stashed states (holdfast.client.stash) in the memory of N other nodes; set it on all nodes")
+    _stash_replicate = ours("--stash-replicate", SWITCH, None, "the same as --stash-replicas 1")
     _numa_fallback = ours("--numa-fallback", SWITCH, None,
         "if --numa-binding is not possible, warn and run unbound (default: an error)")
     _state_dir = ours("--state-dir DIR", TEXT, None,

@@ -10,7 +10,7 @@ not been written costs nothing).
 One process writes a region: the worker. It writes a descriptor last, and its first word, the sequence number, after all
 others; before it touches a slot it sets that word to 0. So a slot whose number is not 0 is whole, whenever its writer died.
 
-Where states are replicated, a second file of the same form holds what the ranks of another node have left, `REPLICAS` each.
+Where states are replicated, more files of the same form hold what the ranks of other nodes have left, `REPLICAS` each.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HEADER_BYTES = 4096
 SLOTS = 4
 SLOT_WORDS = 16
 AT_PARTNER = SLOTS * SLOT_WORDS
-"""The agent's word: up to this sequence number the partner has what there is, or cannot be given it."""
+"""The agent's word: up to this sequence number all partners have what there is, or cannot be given it."""
 FETCHED = AT_PARTNER + 1  # The agent's word: has what comes from another node arrived?
 COMING, HERE, LOST = 1, 2, 3
 REPLICAS = 3
@@ -39,8 +39,8 @@ SLOT_BYTES = 1 << 40  # Between the beginnings of two slots: more than the state
 ALIGN = 64
 """Every tensor begins at a multiple of it: a cache line, and no less than what any vector instruction asks for."""
 
-VARIABLE = "HOLDFAST_STASH"  # `FILE:LOCAL_RANK:LIMIT`, where the file is the agent's.
-REPLICATED = "replicated"  # A fourth part of it, where a partner is to have what is saved.
+VARIABLE = "HOLDFAST_STASH"
+"""`FILE:LOCAL_RANK:LIMIT[:COPIES]`, where the file is the agent's, and so many other nodes are to have what is saved."""
 AGREED_VARIABLE = "HOLDFAST_STASH_AGREED"  # `ROUND:STEP` that all ranks can restore. Not set: none.
 
 Held = tuple[int, int, int, int]

@@ -52,6 +52,7 @@ def resolve(
     choose_binding(draft)
     _entry_point(draft)
     _warm_spares(draft)
+    _stash(draft)
     _ending(draft)
     _logs(draft)
     _state(draft)
@@ -142,6 +143,11 @@ def _warm_spares(draft: Draft) -> None:
     if text != "off" and not text.isdigit():
         raise UsageError(f"{name}: {text!r} is neither a number, nor auto, nor off")
     return draft.keep("warm_spares", 0 if text == "off" else grammar.whole(text, name, at_least=0, at_most=MOST_WORKERS))
+
+
+def _stash(draft: Draft) -> None:
+    if draft.on("stash_replicate") and not draft.given("stash_replicas"):
+        draft.put("stash_replicas", 1, draft.origin("stash_replicate"))
 
 
 def _ending(draft: Draft) -> None:

@@ -112,7 +112,7 @@ def form(job: Job, placement: Placement, now: float) -> list[Action]:
             life=job.life,
             stash=stash,
             stash_from=to_fetch.get(given.base_rank, ""),
-            stash_partner=partner.get(given.node, ""),
+            stash_partners=partner.get(given.node, ()),
             logs_at=job.logs_at,
         )
         seats[given.node].assign(given, assigned)
@@ -122,12 +122,13 @@ def form(job: Job, placement: Placement, now: float) -> list[Action]:
     return actions
 
 
-def _partners(job: Job, places: Iterable[Place]) -> dict[str, str]:
-    """By node: where its ranks' states are kept as well."""
+def _partners(job: Job, places: Iterable[Place]) -> dict[str, tuple[str, ...]]:
+    """By node: where its ranks' states are kept as well. As many copies as the node that wants fewest wants."""
     joins = [job.seats[given.node].join for given in places]
     if not any(join.stash_at for join in joins):
         return {}  # as in most jobs
-    found = partners([(join.stash_at, join.domain) for join in joins])
+    copies = min(join.stash_replicas for join in joins)
+    found = partners([(join.stash_at, join.domain) for join in joins], copies)
     return {join.node: partner for join, partner in zip(joins, found)}
 
 

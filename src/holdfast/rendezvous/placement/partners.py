@@ -1,7 +1,7 @@
-"""Which node keeps what another one's ranks have saved? Pure arithmetic over the nodes of a round, in the order of their ranks.
+"""Which nodes keep what another one's ranks have saved? Pure arithmetic over the nodes of a round, in the order of their ranks.
 
-All nodes look the same number of places ahead. So each keeps the states of one other, wherever failure domains begin and end,
-and the memory that it takes is bounded.
+All nodes look the same numbers of places ahead. So each keeps the states of as many others as keep its own, wherever failure
+domains begin and end, and the memory that it takes is bounded.
 """
 
 from __future__ import annotations
@@ -16,19 +16,30 @@ TRIED = 64
 """At most so many distances are compared: with thousands of nodes the lengths of their domains are few."""
 
 
-def partners(nodes: Sequence[tuple[str, str | None]]) -> list[str]:
-    """For each node the address of its partner. Given: its own address, and the failure domain that it is in (None: not known).
+def partners(nodes: Sequence[tuple[str, str | None]], copies: int = 1) -> list[tuple[str, ...]]:
+    """For each node the addresses of its partners. Given: its own address, and the failure domain that it is in (None: not
+    known), and how many partners each is to have.
 
-    The next one, unless more of them are in another domain than their partner when all look further. Empty: a node has no
-    partner, since it is alone, or since some have no address."""
+    The next ones, unless more of them are in another domain than their partners when all look further. The partners of a node
+    are in different domains too, where there are so many. Empty: a node is alone, or some have no address."""
     addresses, domains = [address for address, _ in nodes], [domain for _, domain in nodes]
-    if len(nodes) < 2 or not all(addresses):
-        return [""] * len(nodes)
-    lengths = sorted({1, *(len(list(run)) for _, run in groupby(domains))} - {len(nodes)})[:TRIED]
+    size = len(nodes)
+    if not all(addresses):
+        return [()] * size
+    lengths = sorted({1, *(len(list(run)) for _, run in groupby(domains))})[:TRIED]
+    holders = [0]  # How far ahead of a node the states of its ranks are; its own memory has them, too.
+    apart: dict[int, int] = {}
 
-    def apart(ahead: int) -> int:
-        others = domains[ahead:] + domains[:ahead]
-        return sum(one is not None and other is not None and one != other for one, other in zip(domains, others))
+    def apart_at(ahead: int) -> int:
+        """How many nodes have another domain so far ahead of them."""
+        if ahead not in apart:
+            others = domains[ahead:] + domains[:ahead]
+            apart[ahead] = sum(one is not None and other is not None and one != other for one, other in zip(domains, others))
+        return apart[ahead]
 
-    ahead = max(lengths, key=lambda ahead: (apart(ahead), -ahead))
-    return addresses[ahead:] + addresses[:ahead]
+    for _ in range(min(copies, size - 1)):
+        tried = {(holder + length) % size for holder in holders for length in lengths} - {*holders}
+        choices = tried or {*range(1, size)} - {*holders}
+        best = max(choices, key=lambda ahead: (sum(apart_at((ahead - holder) % size) for holder in holders), -ahead))
+        holders.append(best)
+    return [tuple(addresses[(at + ahead) % size] for ahead in holders[1:]) for at in range(size)]
