@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.errors import UsageError
+from holdfast.runtime.http_server import socket_owner
 from holdfast.supervisor.web.auth import (
     COOKIE,
     OPERATE,
@@ -16,7 +17,6 @@ from holdfast.supervisor.web.auth import (
     Refused,
     refuse_a_forgery,
     refuse_an_open_door,
-    socket_owner,
     tokens,
 )
 

@@ -19,7 +19,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from enum import StrEnum
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import Full, Queue
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -31,9 +30,11 @@ from holdfast.diagnosis.evidence import Evidence
 from holdfast.diagnosis.gather import gather
 from holdfast.diagnosis.report import as_json
 from holdfast.diagnosis.rule import Rules
+from holdfast.runtime.http_server import BoundedHttpServer, JsonHandler, socket_owner
 
 INTENTS = ("progressive", "terminal", "track_only")
 MOST_BODY = 64 << 10
+MOST_CLIENTS = 256  # At a time.
 MOST_SLOW = 8  # So many logs may be slow to read (`Limits.slow_s`); then the others wait.
 MOST_KEPT = 10_000  # Answers that are remembered.
 MOST_LOG = 4 << 30  # Bytes of one file that are read, from its end.
@@ -117,7 +118,7 @@ class Service:
         self._slow = threading.Semaphore(MOST_SLOW)
         self._looking = threading.Semaphore(limits.most_looking)
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer((host, port), _handler(self))
+        self._server = BoundedHttpServer((host, port), _handler(self), most=MOST_CLIENTS)
         self.port = int(self._server.server_address[1])
         self._reader = threading.Thread(target=self._read_all, name="attribution", daemon=True)
 
@@ -180,9 +181,13 @@ class Service:
         wanted = [job for job in jobs if job.status in statuses or not statuses]
         return [{"log_path": job.path, "status": job.status, **job.said} for job in wanted]
 
-    def is_trusted(self, header: str) -> bool:
-        """Whether the request shows the token."""
-        return not self.token or hmac.compare_digest(header.encode(), f"Bearer {self.token}".encode())
+    def admit(self, header: str, client: tuple[str, int]) -> None:
+        """Let a request pass that shows the token; where there is none, one of this user or of root. Refused."""
+        if not self.token:
+            if socket_owner(*client) not in (None, 0, os.geteuid()):
+                raise Refused(403, "FORBIDDEN", "this service belongs to another user; with --token-file others may ask")
+        elif not hmac.compare_digest(header.encode(), f"Bearer {self.token}".encode()):
+            raise Refused(401, "UNAUTHORIZED", "show the token: Authorization: Bearer …")
 
     def _allowed(self, path: object) -> str:
         if not isinstance(path, str) or not os.path.isabs(path) or "\0" in path:
@@ -245,24 +250,22 @@ def _recommend(action: str, reason: str) -> dict[str, str]:
     return {"action": action, "source": "holdfast", "reason": reason}
 
 
-def _handler(service: Service) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        timeout = 10.0
-
+def _handler(service: Service) -> type[JsonHandler]:
+    class Handler(JsonHandler):
         def do_GET(self) -> None:
             self._answer(self._get)
 
         def do_POST(self) -> None:
             self._answer(self._post)
 
-        def _answer(self, work: Any) -> None:
+        def _answer(self, work: Callable[[], Any]) -> None:
             try:
-                if self.path != "/healthz" and not service.is_trusted(self.headers.get("Authorization", "")):
-                    raise Refused(401, "UNAUTHORIZED", "show the token: Authorization: Bearer …")
-                self._send(200, work())
+                if self.path != "/healthz":
+                    service.admit(self.headers.get("Authorization", ""), self.client_address[:2])
+                self.reply(200, work())
             except Refused as refused:
                 service.counts["refused"] += 1
-                self._send(refused.status, {"error_code": refused.code, "message": refused.words})
+                self.reply(refused.status, {"error_code": refused.code, "message": refused.words})
 
         def _get(self) -> Any:
             asked = urlsplit(self.path)
@@ -283,26 +286,15 @@ def _handler(service: Service) -> type[BaseHTTPRequestHandler]:
         def _post(self) -> Any:
             if urlsplit(self.path).path != "/logs":
                 raise Refused(404, "NOT_FOUND", "only /logs takes a POST")
-            length = self.headers.get("Content-Length", "")
-            if not length.isdigit() or int(length) > MOST_BODY:
+            body = self.body(MOST_BODY)
+            if body is None:
                 raise Refused(413, "TOO_LARGE", f"a request has at most {MOST_BODY} bytes, and says how many")
             try:
-                said = json.loads(self.rfile.read(int(length)))
+                said = json.loads(body)
             except ValueError:
                 raise Refused(400, "INVALID_JSON", "the request is no JSON") from None
             if not isinstance(said, dict):
                 raise Refused(400, "INVALID_JSON", "the request is no JSON object")
             return service.submit(said)
-
-        def _send(self, status: int, said: Any) -> None:
-            body = json.dumps(said, default=str).encode() + b"\n"
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Say nothing: /stats does."""
 
     return Handler

@@ -6,13 +6,13 @@ JSON that says how old it is. The caller decides what counts as progress.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-REQUEST_TIMEOUT_S = 5.0  # How long a client may take to send its request: silent clients must not pile up threads.
+from holdfast.runtime.http_server import BoundedHttpServer, JsonHandler
+
+MOST_CLIENTS = 32  # At a time: an agent has other uses for its descriptors.
 
 
 class HealthHttpServer:
@@ -30,7 +30,7 @@ class HealthHttpServer:
     ) -> None:
         self._last_progress_at, self._stale_after_s, self._clock = last_progress_at, stale_after_s, clock
         self._port = port
-        self._server: ThreadingHTTPServer | None = None
+        self._server: BoundedHttpServer | None = None
         self._thread: threading.Thread | None = None
 
     @property
@@ -40,7 +40,7 @@ class HealthHttpServer:
 
     def start(self) -> None:
         """Listen, and answer from now on. OSError: the port cannot be had."""
-        self._server = _Server(("", self._port), _handler_for(self))
+        self._server = BoundedHttpServer(("", self._port), _handler_for(self), most=MOST_CLIENTS)
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="health-http", daemon=True
         )
@@ -68,28 +68,11 @@ class HealthHttpServer:
         }
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False  # a silent client must not hold the agent up at its end
-
-
-def _handler_for(health: HealthHttpServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        timeout = REQUEST_TIMEOUT_S
-
+def _handler_for(health: HealthHttpServer) -> type[JsonHandler]:
+    class Handler(JsonHandler):
         def do_GET(self) -> None:
-            code, said = health.answer()
-            body = json.dumps(said).encode() + b"\n"
-            self.send_response(code)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
+            self.reply(*health.answer())
 
         do_HEAD = do_GET
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Say nothing: clients ask every few seconds."""
 
     return Handler

@@ -12,11 +12,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-import socket
-import struct
 from collections.abc import Mapping
 
 from holdfast.core.errors import HoldfastError, UsageError
+from holdfast.runtime.http_server import socket_owner
 from holdfast.runtime.net.addresses import is_loopback
 
 READ, OPERATE = "read", "operate"
@@ -27,9 +26,6 @@ COOKIE = "holdfast"
 
 SHORTEST = 16
 """Characters of a token: fewer can be guessed."""
-
-ESTABLISHED = "01"
-"""A connection's state in /proc/net/tcp (include/net/tcp_states.h)."""
 
 
 class Refused(HoldfastError):
@@ -132,32 +128,6 @@ def refuse_a_forgery(headers: Mapping[str, str], kind: str) -> None:
         raise Refused(403, "the request comes from another page", hint="act from the dashboard, or without an Origin")
     if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
         raise Refused(403, "the request comes from another page", hint="act from the dashboard")
-
-
-def socket_owner(host: str, port: int, root: str = "/proc/net") -> int | None:
-    """Which user has the socket at the other end of a loopback connection. None: the kernel does not tell."""
-    wanted = _as_in_proc(host, port)
-    for table in ("tcp", "tcp6"):
-        try:
-            with open(os.path.join(root, table), encoding="ascii", errors="replace") as file:
-                for line in file:
-                    words = line.split()
-                    if len(words) > 7 and words[1] in wanted and words[3] == ESTABLISHED:
-                        return int(words[7])
-        except (OSError, ValueError):
-            continue
-    return None
-
-
-def _as_in_proc(host: str, port: int) -> tuple[str, ...]:
-    """Addresses there are in words of 32 bits, in the host's byte order (here: little-endian), and ports in hexadecimal."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        packed = socket.inet_pton(family, host)
-    except OSError:
-        return ()
-    said = [packed] if family == socket.AF_INET6 else [packed, b"\0" * 10 + b"\xff\xff" + packed]
-    return tuple("".join(f"{word:08X}" for word in struct.unpack(f"={len(one) // 4}I", one)) + f":{port:04X}" for one in said)
 
 
 def _cookie(headers: Mapping[str, str]) -> str:

@@ -1,0 +1,163 @@
+"""A small HTTP server of threads that answers in JSON. Nobody can use up its threads, its descriptors or its time.
+
+A client that sends no whole request costs a thread for `REQUEST_S`. When all places are taken, the oldest unfinished request of
+the address with the most gives way. A normal request arrives whole at once, so it is answered all the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+REQUEST_S = 5.0
+"""How long a client may take to send its request, head and body."""
+
+ESTABLISHED = "01"
+"""A connection's state in /proc/net/tcp (include/net/tcp_states.h)."""
+
+
+class BoundedHttpServer(ThreadingHTTPServer):
+    """Serves at most `most` clients at a time."""
+
+    daemon_threads = True
+    block_on_close = False  # a silent client must not hold anybody up at the end
+
+    def __init__(self, address: tuple[str, int], handler: type[JsonHandler], *, most: int) -> None:
+        """OSError: it cannot listen there."""
+        self.most = most
+        self._served: set[socket.socket] = set()
+        self._unfinished: dict[socket.socket, tuple[str, float]] = {}
+        """Connections whose request has not arrived, oldest first → (client's address, when it came, monotonic seconds)."""
+        self._lock = threading.Lock()
+        self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        """A descriptor for turning a client away when there is no other."""
+        super().__init__(address, handler)
+        self.socket.setblocking(False)
+
+    def arrived(self, connection: socket.socket) -> None:
+        """Its request is here: it keeps its place until it is answered."""
+        with self._lock:
+            self._unfinished.pop(connection, None)
+
+    # --- called by socketserver -----------------------------------------------------------------------------------------
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        try:
+            return super().get_request()
+        except OSError:
+            self._turn_away()
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            if len(self._served) >= self.most and not self._make_room():
+                return self.close_request(request)
+            self._served.add(request)
+            self._unfinished[request] = client_address[0], time.monotonic()
+        return super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        late = time.monotonic() - REQUEST_S
+        with self._lock:
+            for connection in [one for one, (_, since) in self._unfinished.items() if since < late]:
+                self._give_up(connection)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._served.discard(request)
+            self._unfinished.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that has gone, or no thread for one: nobody needs to hear of that."""
+
+    def _turn_away(self) -> None:
+        """There may be no descriptor for it, and as long as it waits the loop would not rest."""
+        with suppress(OSError):
+            os.close(self._reserve)
+            self.socket.accept()[0].close()
+        with suppress(OSError):
+            self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _make_room(self) -> bool:
+        if not self._unfinished:
+            return False
+        ((address, _),) = Counter(whose for whose, _ in self._unfinished.values()).most_common(1)
+        self._give_up(next(one for one, (whose, _) in self._unfinished.items() if whose == address))
+        return True
+
+    def _give_up(self, connection: socket.socket) -> None:
+        """Its thread then reads the end, and closes it."""
+        del self._unfinished[connection]
+        self._served.discard(connection)
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+
+class JsonHandler(BaseHTTPRequestHandler):
+    """One request. A class of its own answers it, by `reply`."""
+
+    server: BoundedHttpServer
+    timeout = REQUEST_S
+
+    def parse_request(self) -> bool:
+        is_one = super().parse_request()
+        if is_one and self.command != "POST":
+            self.server.arrived(self.connection)
+        return is_one
+
+    def body(self, most: int) -> bytes | None:
+        """What was sent. None: it is longer than `most` bytes, or the request does not say how long."""
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdigit()) or int(length) > most:
+            return None
+        body = self.rfile.read(int(length))
+        self.server.arrived(self.connection)
+        return body
+
+    def reply(self, status: int, said: Any) -> None:
+        """Answer."""
+        body = json.dumps(said, default=str).encode() + b"\n"
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing: clients ask every few seconds."""
+
+
+def socket_owner(host: str, port: int, root: str = "/proc/net") -> int | None:
+    """Which user has the socket at the other end of a loopback connection. None: the kernel does not tell."""
+    wanted = _as_in_proc(host, port)
+    for table in ("tcp", "tcp6"):
+        try:
+            with open(os.path.join(root, table), encoding="ascii", errors="replace") as file:
+                for line in file:
+                    words = line.split()
+                    if len(words) > 7 and words[1] in wanted and words[3] == ESTABLISHED:
+                        return int(words[7])
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def _as_in_proc(host: str, port: int) -> tuple[str, ...]:
+    """Addresses there are in words of 32 bits, in the host's byte order (here: little-endian), and ports in hexadecimal."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        packed = socket.inet_pton(family, host)
+    except OSError:
+        return ()
+    said = [packed] if family == socket.AF_INET6 else [packed, b"\0" * 10 + b"\xff\xff" + packed]
+    return tuple("".join(f"{word:08X}" for word in struct.unpack(f"={len(one) // 4}I", one)) + f":{port:04X}" for one in said)

@@ -1,0 +1,90 @@
+"""What do strangers achieve at the health port and at the attribution service? A closed connection."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.diagnosis.rule import load, own_files
+from holdfast.diagnosis.service import Service
+from holdfast.runtime import http_server
+from holdfast.telemetry.health_http import MOST_CLIENTS, HealthHttpServer
+
+ASKS = """
+import os, socket, sys
+os.setuid(int(sys.argv[2]))
+link = socket.socket()
+link.connect(("127.0.0.1", int(sys.argv[1])))
+link.sendall(b"GET /jobs HTTP/1.0\\r\\n\\r\\n")
+print(link.recv(100).split()[1].decode())
+"""
+
+
+@pytest.fixture
+def health() -> Iterator[HealthHttpServer]:
+    server = HealthHttpServer(time.time, 0)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def attribution(tmp_path: Path) -> Iterator[Service]:
+    service = Service(str(tmp_path), load(own_files()))
+    thread = threading.Thread(target=service.serve)
+    thread.start()
+    yield service
+    service.close()
+    thread.join()
+
+
+def is_well(port: int) -> bool:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=60) as answer:
+        return bool(answer.status == 200)
+
+
+def test_clients_that_send_no_request_keep_nobody_out_and_cost_few_threads(health: HealthHttpServer) -> None:
+    with ExitStack() as links:
+        for number in range(300):
+            link = links.enter_context(socket.create_connection(("127.0.0.1", health.port), timeout=60))
+            with suppress(ConnectionError):
+                link.sendall(b"GET /" if number % 2 else b"")
+        assert is_well(health.port)
+        assert sum("process_request" in thread.name for thread in threading.enumerate()) <= MOST_CLIENTS
+
+
+def test_a_request_that_drips_is_given_up(
+    health: HealthHttpServer, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., Any]
+) -> None:
+    monkeypatch.setattr(http_server, "REQUEST_S", 0.3)
+    with socket.create_connection(("127.0.0.1", health.port), timeout=60) as link:
+
+        def drips() -> bool:
+            try:
+                link.sendall(b"x")
+            except ConnectionError:
+                return True
+            return False
+
+        wait_until(drips)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can ask as another user")
+def test_another_user_is_not_told_what_logs_there_are(attribution: Service) -> None:
+    ask = lambda uid: (
+        subprocess.run(
+            [sys.executable, "-c", ASKS, str(attribution.port), str(uid)], capture_output=True, text=True, check=True
+        ).stdout
+    )
+    assert (ask(os.geteuid()), ask(65534)) == ("200\n", "403\n")
