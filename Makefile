@@ -12,6 +12,7 @@
 #   make reference      write the pages and drawings of docs/ that are made from the code
 #   make mutations      is a wrong decision found? Twenty mutants, one after the other
 #   make fuzz           bytes that find their own way into the decoder, for FUZZ_S seconds
+#   make chaos          play every kind of fault that the record lacks → docs/reference/faults.md: KINDS= TRIES=3 SEED=1 JOBS=1
 #   make sim            10,000 simulated jobs with faults, every rule checked, on all CPUs
 #   make bench          side by side with torchrun → docs/benchmarks.md
 #   make example-etcd   two agents and a real etcd, as in examples/multi_container
@@ -42,7 +43,7 @@ PARALLEL = -n $(AT_ONCE) --dist loadgroup --no-loadscope-reorder
 PYTEST   = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest $(PARALLEL) --durations 10
 
 .NOTPARALLEL:
-.PHONY: wheels test test-all test-changed lint ready coverage flaky mutations house reference sim demo example-etcd bench fuzz clean torch nvrx google frameworks
+.PHONY: wheels test test-all test-changed lint ready coverage flaky mutations house reference chaos sim demo example-etcd bench fuzz clean torch nvrx google frameworks
 .PHONY: promtool system compiled
 .DEFAULT_GOAL = test
 
@@ -92,6 +93,11 @@ lint: $(VENV)/.dev
 
 sim: $(VENV)/.core
 	@$(BIN)/holdfast simulate $(or $(ARGS),--seeds 0:10000)
+
+# Real jobs, real faults, at random moments. It goes on where it has stopped, and says what this machine lacks for the others.
+chaos: $(VENV)/.dev torch system compiled
+	@$(BIN)/python tests/chaos/campaign.py $(if $(KINDS),--kinds "$(KINDS)") $(if $(TRIES),--tries $(TRIES)) $(if $(SEED),--seed $(SEED)) \
+	    $(if $(JOBS),--jobs $(JOBS)) $(ARGS)
 
 demo: $(VENV)/.core torch
 	@$(BIN)/python examples/demo.py $(ARGS)

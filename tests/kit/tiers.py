@@ -20,6 +20,9 @@ THOROUGH = {
         e2e/test_chaos.py::test_whoever_is_killed_in_whatever_order_nothing_is_lost but 1
         unit/test_diagnosis_corpus.py::test_causes_and_culprits_are_found but tuned, from threads
         """,
+    "kinds of fault on real jobs, a few seconds each: `make test` holds their table to their page": """
+        e2e/test_faults.py
+        """,
     "the other half of a comparison: torch's or NVRx's own, which holds the test to them, and changes only when they do": """
         compat only torch, TCPStore, HashStore, nvrx, nvrx_says, nvrx_serves
         compat/test_elastic_launcher.py::test_two_nodes_come_back_after_a_failure_of_one

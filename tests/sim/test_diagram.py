@@ -94,7 +94,7 @@ def test_a_monitor_finds_no_rank_to_hang_while_another_node_works_or_the_agent_w
 
 def test_the_reference_of_faults_that_are_played_is_made_from_the_machine() -> None:
     steps = injector.walk()
-    assert (DOCS / "reference" / "faults.md").read_text() == injector.page(steps), "run: make reference"
+    assert (DOCS / "reference" / "injector.md").read_text() == injector.page(steps), "run: make reference"
     assert {step.after for step in steps} == set(injector.Phase)
 
 

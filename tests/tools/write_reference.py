@@ -51,7 +51,7 @@ def main() -> None:
         "fleet": fleet.page(fleet_walk.walk()),
         "node": group.page(group.walk()),
         "monitor": monitor.page(monitor.walk()),
-        "faults": injector.page(injector.walk()),
+        "injector": injector.page(injector.walk()),
         "spares": spares.page(*spares.walks()),
     }
     for name, text in pages.items():

@@ -1,4 +1,4 @@
-"""What may be seen while a fault is played, and what follows? docs/reference/faults.md, by a walk of `agent.faults.machine`."""
+"""What may be seen while a fault is injected, and what follows? docs/reference/injector.md, by a walk of the machine."""
 
 from __future__ import annotations
 
