@@ -136,8 +136,8 @@ def test_a_rank_that_is_stopped_is_told_of_when_its_limit_has_run_out(ranks: Cal
     assert time.monotonic() - stopped_at > 0.9
 
 
-def test_the_initial_limit_counts_without_any_word_of_the_script(ranks: Callable[..., Ranks]) -> None:
-    job = ranks(STILL, initial_rank_heartbeat_timeout=0.5)
+def test_the_limit_of_the_start_counts_without_any_word_of_the_script(ranks: Callable[..., Ranks]) -> None:
+    job = ranks(STILL, start_limit=0.5)
     job.until(lambda: job.hung)
     assert "after its start" in job.hung[0].reason
 

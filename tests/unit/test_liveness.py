@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -36,8 +37,8 @@ from holdfast.monitor.suspicion import AT_WORK, busy_for_s
 class Node:
     """A node whose ranks show what `signs` says, driven from deadline to deadline as the agent does it."""
 
-    def __init__(self, ranks: int = 1, *, job_s: dict[str, float] | None = None, start_up_s: float = 0.0, **ft: Any) -> None:
-        self.machine = Monitor(FaultTolerance(**ft), start_up_s=start_up_s)
+    def __init__(self, ranks: int = 1, *, job_s: dict[str, float] | None = None, **ft: Any) -> None:
+        self.machine = Monitor(FaultTolerance(**ft))
         self.signs: dict[int, Signs] = dict.fromkeys(range(ranks), Signs())
         self.logged: dict[int, tuple[float, int]] = {}
         self.busy = dict.fromkeys(range(ranks), True)
@@ -47,6 +48,9 @@ class Node:
         self.now = 0.0
         self.hung: list[tuple[float, int, str]] = []
         self.looks: list[float] = []
+        self.unread: set[int] = set()  # Ranks whose logs cannot be read in time.
+        self.before_look: dict[int, Callable[[], None]] = {}
+        """By number of the look, from the next on: what a rank does just before that."""
         self.asked = 0
         self.show(PaceHeard(job_s=job_s or {}))
         for rank in range(ranks):
@@ -57,9 +61,12 @@ class Node:
             match action:
                 case SeeRanks(local_ranks=local_ranks):
                     self.looks.append(self.now)
+                    self.before_look = {number - 1: do for number, do in self.before_look.items()}
+                    self.before_look.pop(0, int)()
                     for rank in local_ranks:
-                        at, lines = self.logged.get(rank, (None, 0))
-                        self.show(RankSeen(local_rank=rank, signs=self.signs[rank], logged_at=at, lines=lines))
+                        (at, lines), is_whole = self.logged.get(rank, (None, 0)), rank not in self.unread
+                        seen = RankSeen(local_rank=rank, signs=self.signs[rank], logged_at=at, lines=lines, is_whole=is_whole)
+                        self.show(seen)
                 case MeasureRanks(local_ranks=local_ranks):
                     self.cpu_s += 1000.0
                     measured = [
@@ -123,33 +130,118 @@ def test_each_heartbeat_begins_the_limit_anew() -> None:
     assert node.hung == []
 
 
-def test_the_initial_limit_counts_from_the_start_of_the_process() -> None:
-    node = Node(initial_rank_heartbeat_timeout=5.0)
+def test_the_limit_of_the_start_counts_from_the_start_of_the_process() -> None:
+    node = Node(start_limit=5.0)
     node.run(60.0)
     assert node.hung == [(pytest.approx(5.0), 0, "no sign of life for 5.0 s after its start (limit 5 s)")]
 
 
-def test_where_ranks_may_take_their_time_to_start_one_that_is_at_work_has_it_and_one_that_is_still_has_not() -> None:
-    at_work, still = (Node(initial_rank_heartbeat_timeout=5.0, start_up_s=60.0) for _ in range(2))
-    still.busy[0] = False
-    for node in (at_work, still):
-        node.run(100.0)
-    assert at_work.hung == [(pytest.approx(65.0), 0, "no sign of life for 65.0 s after its start (limit 65 s)")]
-    assert [(at, rank) for at, rank, _ in still.hung] == [(pytest.approx(6.0, abs=0.5), 0)]
+@pytest.mark.parametrize("begins_at", [0.1, 4.9, 5.0, 5.1, 7.0, 300.0])
+def test_the_initial_limit_counts_from_when_a_rank_begins_to_be_monitored(begins_at: float) -> None:
+    node = Node(initial_rank_heartbeat_timeout=5.0)
+    node.run(begins_at)
+    assert node.hung == []
+    node.signs[0] = Signs(awaited_since=begins_at)
+    (at, _, reason), *_ = node.run(begins_at + 60.0).hung
+    assert at == pytest.approx(begins_at + 5.0) and reason == "no heartbeat for 5.0 s since its monitoring began (limit 5 s)"
 
 
-def test_where_ranks_may_take_their_time_to_start_what_the_script_says_holds() -> None:
-    node = Node(initial_rank_heartbeat_timeout=5.0, start_up_s=60.0)
-    node.signs[0] = Signs(limits=SaidLimits(initial_s=12.0, count=1))
-    node.run(100.0)
-    assert [at for at, _, _ in node.hung] == [pytest.approx(12.0)]
+def test_who_waits_for_the_other_ranks_before_it_is_monitored_is_not_judged_by_the_initial_limit() -> None:
+    node = Node(2, initial_rank_heartbeat_timeout=5.0, still_limit=3600.0)
+    node.busy = {0: False, 1: False}
+    assert node.run(3000.0).hung == []
+    assert node.run(4000.0).hung, "a job that deadlocks before it is monitored is found in the end"
+
+
+def test_no_learned_start_is_put_in_place_of_a_given_initial_limit() -> None:
+    node = Node(1, job_s={"first": 2.0}, least_limit=10.0, initial_rank_heartbeat_timeout=5.0)
+    node.busy = {0: False}
+    assert node.run(1000.0).hung == []
+
+
+def test_the_initial_limit_that_the_script_says_holds() -> None:
+    node = Node(initial_rank_heartbeat_timeout=5.0)
+    node.signs[0] = Signs(awaited_since=1.0, limits=SaidLimits(initial_s=12.0, count=1))
+    assert [at for at, _, _ in node.run(100.0).hung] == [pytest.approx(13.0)]
+
+
+def test_a_rank_that_is_monitored_again_has_the_initial_limit_again() -> None:
+    node = Node(initial_rank_heartbeat_timeout=9.0, rank_heartbeat_timeout=3.0)
+    node.run(1.0).beat()
+    node.signs[0] = replace(node.signs[0], limits=SaidLimits(initial_s=NEVER, beat_s=NEVER, out_s=NEVER, count=1))
+    assert node.run(100.0).hung == [], "its monitoring has ended"
+    node.signs[0] = replace(node.signs[0], awaited_since=100.0, limits=SaidLimits(count=2))
+    assert [at for at, _, _ in node.run(200.0).hung] == [pytest.approx(109.0)]
 
 
 def test_a_given_initial_limit_is_for_the_first_heartbeat_whatever_else_is_shown() -> None:
     node = Node(initial_rank_heartbeat_timeout=5.0)
-    node.signs[0] = Signs(sections=(opened("setup", 1.0),))
+    node.signs[0] = Signs(awaited_since=0.0, sections=(opened("setup", 1.0),))
     node.run(60.0)
     assert [at for at, _, _ in node.hung] == [pytest.approx(5.0)] and "in section setup" in node.hung[0][2]
+
+
+# --- a look may be old --------------------------------------------------------------------------------------------------------
+
+
+def test_a_rank_that_has_beaten_since_it_was_looked_at_does_not_hang() -> None:
+    node = Node(rank_heartbeat_timeout=3.0)
+    node.run(1.0).beat()
+    node.run(3.9)
+    node.before_look = {2: node.beat}  # at the first it is too late, by what is read of its page
+    node.run(4.1)
+    assert len(node.looks) >= 2 and node.hung == []
+    assert [at for at, _, _ in node.run(60.0).hung] == [pytest.approx(7.0)]
+
+
+def test_a_rank_that_begins_a_section_anew_while_it_is_read_does_not_hang() -> None:
+    """Half old: it was open since long, by the first word; it has been left five times, by the next."""
+    node = Node(rank_section_timeouts={"step": 2.0, "warmup": 20.0}, num_warmup_iterations=5)
+    node.signs[0] = Signs(sections=(opened("step", 0.0, count=4),))
+    node.run(9.0)
+
+    def goes_on() -> None:
+        node.signs[0] = Signs(sections=(opened("step", 9.9, count=5),))
+
+    node.signs[0] = Signs(sections=(opened("step", 0.0, count=5),))
+    node.before_look = {2: goes_on}
+    node.run(11.0)
+    assert node.hung == []
+
+
+def test_a_suspect_that_has_beaten_since_it_was_looked_at_does_not_hang() -> None:
+    node = trained(Node(2, **LEARNED))
+    node.busy = {0: False, 1: False}
+    found_at = node.run(400.0).hung[0][0]
+    node = trained(Node(2, **LEARNED))
+    node.busy = {0: False, 1: False}
+    node.run(found_at - 0.3)
+
+    def beat() -> None:
+        node.beat(0)
+        node.beat(1)
+
+    seen = len(node.looks)
+    node.before_look = {1: beat}
+    node.run(found_at + 0.1)
+    assert len(node.looks) > seen and node.hung == []
+
+
+def test_who_is_watched_by_a_new_monitor_is_looked_at_before_it_is_judged() -> None:
+    node = Node(0, start_limit=5.0)
+    node.now, node.signs[0] = 100.0, Signs(first_beat_at=1.0, beat_at=99.0, beats=50)
+    node.show(RankStarted(local_rank=0, rank=0, started_at=0.0))
+    assert node.run(200.0).hung == []
+
+
+def test_nobody_hangs_by_a_log_that_cannot_be_read() -> None:
+    node = Node(rank_heartbeat_timeout=10.0)
+    node.logged[0] = (5.0, 1)
+    node.run(6.0)
+    node.unread = {0}
+    assert node.run(100.0).hung == []
+    node.unread, node.logged[0] = set(), (100.0, 2)
+    assert [at for at, _, _ in node.run(200.0).hung] == [pytest.approx(110.0)]
 
 
 def test_no_limit_is_no_limit() -> None:
@@ -245,7 +337,7 @@ def test_a_line_of_progress_is_a_heartbeat() -> None:
 
 
 def test_a_rank_that_has_ended_is_judged_no_longer() -> None:
-    node = Node(2, rank_heartbeat_timeout=3.0, initial_rank_heartbeat_timeout=3.0)
+    node = Node(2, start_limit=3.0)
     node.show(RankGone(local_rank=0))
     assert [rank for _, rank, _ in node.run(60.0).hung] == [1]
     node.show(RankGone(local_rank=1))

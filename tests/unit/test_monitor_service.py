@@ -82,9 +82,7 @@ def test_a_job_that_shows_nothing_is_told_so_once() -> None:
     assert [event.still_s for event in job.events(Unwatched)] == [3600.0] and len(job.of(Say)) == 1
 
 
-@pytest.mark.parametrize(
-    "how", [{"beats": True}, {"beats": False, "rank": 8}, {"beats": False, "initial_rank_heartbeat_timeout": None}]
-)
+@pytest.mark.parametrize("how", [{"beats": True}, {"beats": False, "rank": 8}, {"beats": False, "start_limit": None}])
 def test_nobody_is_told_who_is_watched_or_is_not_the_first_node_or_wants_it_so(how: dict[str, Any]) -> None:
     assert not Job(**how).run(3000.0).events(Unwatched)
 

@@ -79,11 +79,6 @@ class Writer:
     def _forget(self) -> None:
         self.words = None
 
-    @property
-    def age_s(self) -> float:
-        """Seconds since this process opened its page; 0 without a page."""
-        return 0.0 if self.words is None else (monotonic_ns() - self.words[layout.BOOTED_NS]) / 1e9
-
     # --- heartbeats and steps -------------------------------------------------------------------------------------------
 
     def heartbeat(self) -> None:
@@ -124,6 +119,17 @@ class Writer:
         if self.words is not None:
             self.words[layout.STEP_TOLD] = 1
 
+    def await_heartbeat(self) -> None:
+        """Its rank monitor begins: the first heartbeat is waited for from now on, and silence until now is no gap."""
+        if self.words is not None:
+            self._beat_at = 0
+            self.words[layout.AWAITED_NS] = monotonic_ns()
+
+    def heartbeat_came(self) -> None:
+        """The first heartbeat since has come."""
+        if self.words is not None:
+            self.words[layout.AWAITED_NS] = 0
+
     def joining(self) -> None:
         """The script begins to meet the other ranks."""
         if self.words is not None and not self.words[layout.JOINING_NS]:
@@ -145,7 +151,7 @@ class Writer:
     def _note_gap(self, words: memoryview, now: int) -> None:
         last = self._beat_at  # read again: another thread may just have had the first heartbeat
         if not last:
-            words[_FIRST_BEAT_NS] = now
+            words[_FIRST_BEAT_NS] = words[_FIRST_BEAT_NS] or now
         elif now - last > self._longest_gap:
             self._longest_gap = words[_LONGEST_GAP_NS] = now - last
 
@@ -212,8 +218,8 @@ class Writer:
     # --- limits ---------------------------------------------------------------------------------------------------------
 
     def set_limits(self, initial_s: float | None = None, beat_s: float | None = None, out_s: float | None = None) -> None:
-        """Say how long it may take until the first heartbeat, from one to the next, and between two sections. Infinity: no
-        limit; None: the agent's own holds."""
+        """Say how long it may take until the first heartbeat (since `await_heartbeat`, or else since the start), from one to
+        the next, and between two sections. Infinity: no limit; None: the agent's own holds."""
         if self.words is not None:
             with self.lock:
                 self.words[layout.INITIAL_LIMIT_NS] = _limit_ns(initial_s)

@@ -50,10 +50,7 @@ class ByAgent:
             self.writer.set_warmup(num_warmup_iters)
         self.calculated = _limits_of(json.loads(os.environ.get(LIMITS_ENV, "{}")), self.cfg)
         """Limits that the ranks have calculated, in this life or one before."""
-        self.since_start_s = self.writer.age_s
-        """NVRx's initial limit counts from now, the agent's from the start of the process."""
-        if self.writer.words is not None and self.writer.words[layout.BEATS]:
-            self.writer.heartbeat()  # monitored again after a pause: the pause is no hang
+        self.writer.await_heartbeat()
 
     def began(self) -> None:
         """The first sign of life was given."""
@@ -75,12 +72,11 @@ class ByAgent:
     def close(self) -> None:
         """From now on this rank may be silent."""
         self.writer.set_limits(*[float("inf")] * 3)
+        self.writer.heartbeat_came()
 
 
 class ByServer:
     """Beside a standalone RankMonitorServer at `path`. Unreachable if it is not there, or does not take us in."""
-
-    since_start_s = 0.0
 
     def __init__(self, path: str, init: data.InitMsg) -> None:
         self.writer = Writer()
@@ -95,6 +91,7 @@ class ByServer:
             self._socket.close()
             raise Unreachable(f"the rank monitor at {path} does not take this rank in: {answer}")
         self._socket.setblocking(False)
+        self.writer.await_heartbeat()
         told = vars(answer)
         self.cfg: FaultToleranceConfig = told["cfg"]
         self.calculated: data.Calculated = told["hb_timeouts"], told["section_timeouts"]
@@ -146,26 +143,20 @@ def reach(rank_info: data.RankInfo, iteration: int | None, num_warmup_iters: int
 
 
 def write_limits(
-    writer: Writer,
-    beats: data.HeartbeatTimeouts | None,
-    spent: data.SectionTimeouts | None,
-    since_start_s: float = 0.0,
-    least_out_s: float = 0.0,
+    writer: Writer, beats: data.HeartbeatTimeouts | None, spent: data.SectionTimeouts | None, *, warms_up: bool = False
 ) -> None:
     """Write the calculated limits into the page: its reader knows those that are configured.
 
-    `least_out_s`: no limit outside of sections is shorter for now."""
+    `warms_up`: for now the time outside of sections has no limit."""
     initial = beat = out = None
     if beats is not None and beats.were_calculated:
-        initial, beat = since_start_s + _sane(beats.initial), _sane(beats.subsequent)
-    elif beats is not None and beats.initial is not None and since_start_s:
-        initial = since_start_s + beats.initial  # configured: it runs from the process's start, and anew from now on
+        initial, beat = _sane(beats.initial), _sane(beats.subsequent)
     if spent is not None:
         out = _sane(spent.out_of_section) if spent.is_out_of_section_calculated else None
         for name in spent.calculated_sections:
             writer.section(name, _sane(spent.section[name]))
-        if least_out_s and spent.out_of_section is not None:
-            out = max(out or spent.out_of_section, least_out_s)
+        if warms_up and spent.out_of_section is not None:
+            out = float("inf")
     writer.set_limits(initial, beat, out)
 
 

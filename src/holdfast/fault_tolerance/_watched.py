@@ -48,10 +48,12 @@ class Watched:
         self._writer = Writer()
         if not self.shares_page:
             self._writer.attach(self._page.words)
+            self._writer.await_heartbeat()
             write_limits(self._writer, *calculated)
         self._cfg, self._rank, self._pid, self._logger = cfg, rank_info.global_rank, pid, logger
         self._machine = Monitor(cfg.to_core())
         self._kill_again_at = float("inf")
+        self._look_at = float("inf")  # When to look, at the latest, since it has said something.
         self._clock = clock
         now = clock()
         self._perform(self._machine.observe(messages.RankStarted(local_rank=0, rank=self._rank, started_at=now), now))
@@ -71,6 +73,7 @@ class Watched:
             return ""
         if isinstance(word, HeartbeatMsg):
             self._writer.heartbeat()
+            self._writer.heartbeat_came()
         elif word.action is SectionAction.CLOSE_ALL:
             self._writer.close_all()
         else:
@@ -83,24 +86,27 @@ class Watched:
                 if not section.depth:
                     return f"section {word.section!r} is not open"
                 section.__exit__()
-        self.look()
+        self._look_at = self._clock()
         return ""
 
     def limits_changed(self, calculated: Calculated) -> None:
         """It has calculated others."""
         if not self.shares_page:
             write_limits(self._writer, *calculated)
-        self.look()
+        self._look_at = self._clock()
 
     # --- judging it -----------------------------------------------------------------------------------------------------
 
     def deadline(self) -> float:
         """When it must be looked at next, monotonic."""
         due: float = self._machine.deadline()
-        return min(due, self._kill_again_at)
+        return min(due, self._look_at, self._kill_again_at)
 
     def look_if_due(self, now: float) -> None:
-        """Look at it, if it is time, and end it if it hangs."""
+        """Look at it, if it is time, and end it if it hangs. Whatever it has said by `now` has been told."""
+        if now >= self._look_at:
+            self._look_at = float("inf")
+            self.look()
         if now >= self._machine.deadline():
             self._perform(self._machine.observe(Tick(), now))
         if now >= self._kill_again_at:

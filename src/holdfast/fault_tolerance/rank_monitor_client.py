@@ -31,11 +31,8 @@ from holdfast.fault_tolerance.ipc_connector import IpcConnector
 from holdfast.fault_tolerance.timeouts_calc import TimeoutsCalc, TimeoutsCalcError
 
 STEP, WARMUP = "step", "warmup"
-"""Sections with a meaning of their own: the first steps are slow, and Megatron leaves them outside of `step`. Where `warmup` is
-listed too, its limit is that of a `step` among the first ones."""
-
-FIRST_STEP_S = 3600.0
-"""Until the first `step` the time outside of sections is bounded by the initial limit; where there is none, by this."""
+"""Sections with a meaning of their own: the first steps are slow, and Megatron leaves them outside of `step`, so before the
+first one the time outside of sections has no limit. Where `warmup` is listed too, it is the limit of the first `step`s."""
 
 _ASKED = {
     WorkloadAction.Continue.name: "continue",
@@ -66,8 +63,8 @@ class RankMonitorClient:
         self.loaded_section_timeouts: SectionTimeouts | None = None
         self._monitor: ByAgent | ByServer | None = None
         self._sections: dict[str, Section] = {}
-        self._has_begun = self._has_stepped = False
-        """It has given a sign of life, and opened `step`, since monitoring began."""
+        self._has_begun = self._has_beaten = self._has_stepped = False
+        """It has given a sign of life, sent a heartbeat, and opened `step`, since monitoring began."""
         path = os.environ.get(FT_LAUNCHER_IPC_SOCKET_ENV_VAR)
         self.launcher_connector = IpcConnector(path) if path is not None else None
         # Megatron keeps its iteration where others can read it; its arguments come to be there later than we do.
@@ -90,7 +87,7 @@ class RankMonitorClient:
         except (Unreachable, ValueError) as error:
             raise RankMonitorClientError(str(error)) from error
         self._monitor, self._sections, cfg = monitor, sections, monitor.cfg
-        self._has_begun = self._has_stepped = False
+        self._has_begun = self._has_beaten = self._has_stepped = False
         self.cfg = cfg
         self.timeouts_calc = TimeoutsCalc(sections=sections, safety_factor=cfg.safety_factor)
         beats, spent = monitor.calculated
@@ -129,6 +126,9 @@ class RankMonitorClient:
         monitor, calc = self._ready()
         monitor.writer.heartbeat()
         calc.update_on_heartbeat()
+        if not self._has_beaten:
+            self._has_beaten = True
+            monitor.writer.heartbeat_came()
         self._begins(monitor)
 
     def _begins(self, monitor: ByAgent | ByServer) -> None:
@@ -213,8 +213,7 @@ class RankMonitorClient:
         """Write the calculated limits into the page: our monitor knows those that are configured."""
         assert self._monitor is not None and self.hb_timeouts is not None and self.section_timeouts is not None
         warms_up = STEP in self._sections and WARMUP not in self._sections and not self._has_stepped
-        least_out_s = (self.hb_timeouts.initial or FIRST_STEP_S) if warms_up else 0.0
-        write_limits(self._monitor.writer, self.hb_timeouts, self.section_timeouts, self._monitor.since_start_s, least_out_s)
+        write_limits(self._monitor.writer, self.hb_timeouts, self.section_timeouts, warms_up=warms_up)
 
     def state_dict(self) -> dict[str, Any]:
         """The limits that were calculated: the same on all ranks, ready for JSON."""

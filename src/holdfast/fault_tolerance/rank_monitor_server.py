@@ -139,13 +139,14 @@ class RankMonitorServer:
     def _turn(self) -> None:
         """Wait for what comes next, and do it."""
         deadline = min(self._check_restart_at, self._watched.deadline() if self._watched else _NEVER)
-        timeout = None if deadline == _NEVER else max(0.0, deadline - self._clock())
-        ready = self._selector.select(timeout)
+        now = self._clock()
+        ready = self._selector.select(None if deadline == _NEVER else max(0.0, deadline - now))
         try:
             for key, _ in ready:
                 if key.fd in self._selector.get_map():  # what came before it may have closed it
                     key.data()
-            now = self._clock()
+            if ready:
+                return  # and judge nobody by what it had said before
             if self._watched is not None:
                 self._watched.look_if_due(now)
             if now >= self._check_restart_at:

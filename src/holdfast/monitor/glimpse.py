@@ -42,6 +42,11 @@ class Glimpse(Value):
         return self.at if self.lines or self.signs.sections else None
 
     @property
+    def is_known(self) -> bool:
+        """It has given a sign of life, or has a rank monitor."""
+        return self.first_at is not None or self.signs.awaited_since is not None
+
+    @property
     def open_sections(self) -> tuple[SectionSigns, ...]:
         return tuple(one for one in self.signs.sections if one.open_since is not None)
 

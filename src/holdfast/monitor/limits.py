@@ -26,8 +26,6 @@ QUIET, QUIET_S = 0.25, 2.0
 STEP, WARMUP = "step", "warmup"
 """Sections with a meaning of their own, as in ft_launcher: a rank's first `step`s are judged by the limit of `warmup`."""
 
-START_STILL_S = 1.0  # A rank that may take its time to start, and has used up its limit, must stand still for so long.
-
 
 class Bound(Value):
     """From when on a silence is too long."""
@@ -78,9 +76,6 @@ class Limits(Value):
 
     ft: FaultTolerance
     learned: Learned = Learned()
-    start_up_s: float = 0.0
-    """Seconds that a rank may be at work beyond its initial limit, which then is meant to begin later: once it has imported
-    what it needs, and says so (ft_launcher)."""
 
     @property
     def still_s(self) -> float:
@@ -92,13 +87,16 @@ class Limits(Value):
 
     def first(self, signs: Signs | None) -> Bound:
         """From the start of the process to the first heartbeat, or where it is learned, to any sign of life."""
-        said_s = signs.limits.initial_s if signs else None
-        bound = _given(said_s, self.ft.initial_rank_heartbeat_timeout)
-        if bound is not None and said_s is None and self.start_up_s:
-            limit_s = bound.limit_s
-            return Bound(limit_s=limit_s, still_s=START_STILL_S, busy_s=limit_s + self.start_up_s, is_sure=True)
+        if bound := _given(signs.limits.initial_s if signs else None, self.ft.start_limit):
+            return bound
+        # Who gives the limit of a rank monitor (ft_launcher) wants nothing else until that begins.
+        learned = self.of_kind(FIRST) if self.ft.initial_rank_heartbeat_timeout == AUTO else None
         # Nobody knows whether one will ever come: a rank that shows nothing by itself hangs only if all stands still.
-        return bound or self.of_kind(FIRST) or Bound(limit_s=0.0, still_s=self.still_s)
+        return learned or Bound(limit_s=0.0, still_s=self.still_s)
+
+    def awaited(self, signs: Signs) -> Bound | None:
+        """From the beginning of its rank monitor to the first heartbeat. None: nobody has set it."""
+        return _given(signs.limits.initial_s, self.ft.initial_rank_heartbeat_timeout)
 
     def beat(self, signs: Signs | None) -> Bound:
         """Between two heartbeats."""
@@ -126,8 +124,9 @@ class Limits(Value):
     def shortest_s(self, signs: Signs) -> float:
         """Of all limits that were given for silences that may yet begin: the shortest."""
         ft, said = self.ft, signs.limits
-        given = [ft.rank_heartbeat_timeout, ft.rank_out_of_section_timeout, *ft.rank_section_timeouts.values()]
-        given += [said.beat_s, said.out_s, *(one.limit_s for one in signs.sections)]
+        given = [ft.initial_rank_heartbeat_timeout, ft.rank_heartbeat_timeout, ft.rank_out_of_section_timeout]
+        given += [*ft.rank_section_timeouts.values(), said.initial_s, said.beat_s, said.out_s]
+        given += [one.limit_s for one in signs.sections]
         return min((float(limit) for limit in given if limit is not None and limit != AUTO), default=NEVER)
 
     def of_kind(self, kind: str) -> Bound | None:

@@ -28,8 +28,8 @@ from holdfast.monitor.state import INFORM_S, Phase, State, Step
 class Monitor:
     """The machine: its state, and what others read of it. It outlives rounds: what was learned in one holds in the next."""
 
-    def __init__(self, ft: FaultTolerance, *, node: str = "", start_up_s: float = 0.0, inform_s: float = INFORM_S) -> None:
-        self.state = State(ft=ft, node=node, start_up_s=start_up_s, inform_s=inform_s)
+    def __init__(self, ft: FaultTolerance, *, node: str = "", inform_s: float = INFORM_S) -> None:
+        self.state = State(ft=ft, node=node, inform_s=inform_s)
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
         self.state, actions = step(self.state, seen, now)
@@ -95,7 +95,6 @@ def _began(state: State, job_s: dict[str, float], now: float) -> State:
     fresh = State(
         ft=state.ft,
         node=state.node,
-        start_up_s=state.start_up_s,
         inform_s=state.inform_s,
         learned=replace(state.learned, job_s=job_s),
         recorded=state.recorded,

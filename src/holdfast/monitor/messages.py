@@ -37,6 +37,7 @@ class RankSeen(Observation):
     """When its log was last found to have grown by a line that means progress. None: it has no such line."""
     logged_step: int | None = None  # The step that this line named. None: it named none.
     lines: int = 0  # Such lines so far.
+    is_whole: bool = True  # False: its log could not be read in time, so it may have shown more.
 
 
 class RankMeasured(Value):

@@ -1,6 +1,7 @@
 """A rank starts, was looked at, or is gone: has it exceeded a limit, and when is it looked at again?
 
 A rank that exceeds a limit that was given hangs. One that exceeds a learned limit is only suspected (`monitor.suspicion`).
+Either way a second look, which begins once the first has been judged, must have seen the same silence.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from holdfast.monitor.glimpse import Glimpse, durations, glimpse, learn
 from holdfast.monitor.messages import RankSeen, RankStarted
 from holdfast.monitor.silence import Silence, silences
 from holdfast.monitor.state import GLANCE_S, SHORTEST_S, Phase, Rank, State, Step, with_rank
-from holdfast.monitor.suspicion import hangs, with_next_measure
+from holdfast.monitor.suspicion import hangs, seems_to_hang, with_next_measure
 
 EPSILON_S = 1e-6  # Sums of floating-point times come out an ulp early.
 
@@ -36,7 +37,7 @@ def looked(state: State, seen: RankSeen, now: float) -> Step:
         state = replace(state, learned=learn(state.learned, rank.started_at, before, after))
     if state.ft.on_straggler != OnStraggler.IGNORE:
         state = replace(state, stragglers=state.stragglers.saw(rank.local_rank, durations(before, after), now))
-    return _judged(state, rank, now)
+    return _judged(state, rank, now, is_whole=seen.is_whole)
 
 
 def gone(state: State, local_rank: int) -> Step:
@@ -48,20 +49,26 @@ def gone(state: State, local_rank: int) -> Step:
     return replace(state, phase=Phase.NO_RANKS, ranks={}, stragglers=stragglers, **nothing), []
 
 
-def _judged(state: State, rank: Rank, now: float) -> Step:
+def _judged(state: State, rank: Rank, now: float, *, is_whole: bool = True) -> Step:
     if rank.overdue:
         return with_rank(state, replace(rank, look_at=NEVER, suspected=None)), []
-    look_at, suspected = NEVER, None
+    look_at, suspected, doubt = NEVER, None, rank.doubted
     for silence in silences(rank.glimpse, rank.started_at, state.limits):
         bound, silent_s = silence.bound, state.silent_s(silence.since, now)
+        was_seen = doubt is not None and is_whole and doubt.is_of(silence)
         if silent_s >= bound.busy_s - EPSILON_S:
-            return hangs(state, rank, silence, now, bound.busy_s)
+            if was_seen:
+                return hangs(state, rank, silence, now, bound.busy_s)
+            return seems_to_hang(state, replace(rank, look_at=now + state.glance_s), silence)
         if silent_s >= bound.limit_s - EPSILON_S:
+            if was_seen and doubt is not None and doubt.how:
+                return hangs(state, rank, silence, now, bound.limit_s, doubt.how)
             look_at = min(look_at, now + bound.busy_s - silent_s)
             suspected = _sooner(suspected, silence)
         else:
             look_at = min(look_at, now + min(bound.limit_s, bound.busy_s) - silent_s)
-    return with_next_measure(with_rank(state, replace(rank, look_at=look_at, suspected=suspected)), now), []
+    rank = replace(rank, look_at=look_at, suspected=suspected, doubted=None if is_whole else doubt)
+    return with_next_measure(with_rank(state, rank), now), []
 
 
 def _sooner(one: Silence | None, other: Silence) -> Silence | None:

@@ -66,7 +66,7 @@ def coordinator_told(state: State, now: float) -> Step:
 def silence_noticed(state: State, now: float) -> Step:
     """Tell the user once if no rank has given a sign of life. Only the node with rank 0 does."""
     state, ranks = replace(state, notice_at=NEVER), state.ranks.values()
-    if all(rank.rank for rank in ranks) or any(rank.glimpse.first_at is not None for rank in ranks):
+    if all(rank.rank for rank in ranks) or any(rank.glimpse.is_known for rank in ranks):
         return state, []
     waited_s, still_s = now - min(rank.started_at for rank in ranks), state.limits.still_s
     once = f"once its processors and GPUs have stood still for {still_s:g} s it counts as hung (--still-limit none: never)"

@@ -1,7 +1,8 @@
 """Which silences of a rank go on, and what bounds each?
 
 silence                     runs from                         limit
-no heartbeat yet            the start of its process          initial; where it is learned, any sign of life ends it
+no sign of life             the start of its process          of the start; where it is learned, any sign of life ends it
+no heartbeat yet            its rank monitor's beginning      initial
 no heartbeat                its last one                      between two heartbeats
 in a section                its opening                       of that section; `step` in the first iterations: of `warmup`
 outside of sections         the last one's closing            out of section, from the first section on
@@ -18,7 +19,8 @@ from holdfast.core.value import Value
 from holdfast.monitor.glimpse import Glimpse
 from holdfast.monitor.limits import Bound, Limits
 
-END = "end"  # A kind of silence of which nothing is learned: the interpreter ends.
+AWAITED, END = "awaited", "end"
+"""Kinds of silence of which nothing is learned: a rank monitor waits for the first heartbeat; the interpreter ends."""
 
 
 class Silence(Value):
@@ -35,6 +37,8 @@ class Silence(Value):
         match self.kind:
             case "first":
                 return f"no sign of life for {silent_s:.1f} s after its start{limit}"
+            case "awaited":
+                return f"no heartbeat for {silent_s:.1f} s since its monitoring began{limit}"
             case "beat":
                 return f"no heartbeat for {silent_s:.1f} s{limit}"
             case "end":
@@ -50,8 +54,12 @@ def silences(seen: Glimpse, started_at: float, limits: Limits) -> Iterator[Silen
     if signs.exit_at is not None:
         yield Silence(kind=END, since=signs.exit_at, bound=limits.ending())
         return
-    if seen.beat_at is not None:
-        yield Silence(kind=BEAT, since=seen.beat_at, bound=limits.beat(signs))
+    awaited = None if signs.awaited_since is None else limits.awaited(signs)
+    silent_since = max((at for at in (signs.awaited_since, seen.beat_at) if at is not None), default=started_at)
+    if awaited is not None:
+        yield Silence(kind=AWAITED, since=silent_since, bound=awaited)
+    elif seen.beat_at is not None:
+        yield Silence(kind=BEAT, since=silent_since, bound=limits.beat(signs))
     elif (first := limits.first(signs)).is_sure or not signs.sections:
         yield Silence(kind=FIRST, since=started_at, bound=first)
     for one in seen.open_sections:

@@ -41,6 +41,17 @@ class Phase(StrEnum):
     STILL = "still"  # And no GPU works, as far as anybody can tell.
 
 
+class Doubt(Value):
+    """A silence for which a rank seems to hang. A look that begins later decides: it may have shown something meanwhile."""
+
+    kind: str
+    since: float
+    how: str = ""  # What else shows it. Empty: nothing, its limit has run out whatever it does.
+
+    def is_of(self, silence: Silence) -> bool:
+        return (self.kind, self.since) == (silence.kind, silence.since)
+
+
 class Rank(Value):
     """What is known of one rank."""
 
@@ -50,6 +61,7 @@ class Rank(Value):
     glimpse: Glimpse  # The last look.
     look_at: float = NEVER  # When one of its limits could run out; NEVER: it is being looked at, or has none.
     suspected: Silence | None = None  # The silence for which it is suspected. None: it is not.
+    doubted: Doubt | None = None  # What it seems to hang for, until the next look. None: nothing.
     stillness: Stillness = Stillness()
     overdue: str = ""  # What it was found to hang for. Empty: it was not, so far.
 
@@ -69,7 +81,6 @@ class State(Value):
 
     ft: FaultTolerance
     node: str = ""
-    start_up_s: float = 0.0  # See `Limits`.
     inform_s: float = INFORM_S
     learned: Learned = Learned()
     recorded: dict[str, float] = {}  # noqa: RUF012
@@ -91,7 +102,7 @@ class State(Value):
 
     @property
     def limits(self) -> Limits:
-        return Limits(ft=self.ft, learned=self.learned, start_up_s=self.start_up_s)
+        return Limits(ft=self.ft, learned=self.learned)
 
     @property
     def suspects(self) -> list[Rank]:

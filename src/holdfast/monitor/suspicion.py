@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from holdfast.core.machine import NEVER
 from holdfast.core.page.silences import BEAT, FIRST
 from holdfast.core.value import replace
-from holdfast.monitor.messages import AskGpus, Overdue, RankMeasured
+from holdfast.monitor.messages import AskGpus, Overdue, RankMeasured, SeeRanks
 from holdfast.monitor.reports import report
-from holdfast.monitor.silence import Silence
-from holdfast.monitor.state import Phase, Rank, State, Step, with_rank, with_stillness
+from holdfast.monitor.silence import AWAITED, Silence
+from holdfast.monitor.state import Doubt, Phase, Rank, State, Step, with_rank, with_stillness
 from holdfast.monitor.stillness import STOPPED, Stillness
 
 MEASURES, SOONEST_S, LATEST_S = 10, 0.05, 60.0
@@ -66,12 +66,20 @@ def with_next_measure(state: State, now: float) -> State:
     return replace(state, phase=Phase.WATCHING, measure_at=NEVER)
 
 
+def seems_to_hang(state: State, rank: Rank, silence: Silence, how: str = "") -> Step:
+    """This rank seems to hang, by the last look. It is looked at again before that is said (`rank_looks`): since that look it
+    may have given a sign of life, or begun to be monitored; and a page that is read while it is written may be half old."""
+    looks_again = [] if rank.doubted is not None else [SeeRanks(local_ranks=(rank.local_rank,))]
+    doubt = Doubt(kind=silence.kind, since=silence.since, how=how)
+    return with_rank(state, replace(rank, doubted=doubt)), [*looks_again]
+
+
 def hangs(state: State, rank: Rank, silence: Silence, now: float, limit_s: float, how: str = "") -> Step:
     """This rank hangs."""
     silent_s, section = state.silent_s(silence.since, now), rank.glimpse.section
-    inside = f", in section {section}" if section and silence.kind in (FIRST, BEAT) else ""
-    reason = f"{silence.words(silent_s, limit_s)}{inside}{how}"
-    state = with_rank(state, replace(rank, look_at=NEVER, suspected=None, overdue=reason))
+    inside = f", in section {section}" if section and silence.kind in (FIRST, AWAITED, BEAT) else ""
+    reason = f"{silence.words(silent_s, limit_s)}{inside}{f'; {how}' if how else ''}"
+    state = with_rank(state, replace(rank, look_at=NEVER, suspected=None, doubted=None, overdue=reason))
     return state, [Overdue(local_rank=rank.local_rank, reason=reason, silent_s=silent_s)]
 
 
@@ -83,13 +91,13 @@ def _judged(state: State, now: float) -> Step:
         rank = _furthest_behind(stuck)
         is_stopped = rank.stillness.last is not None and rank.stillness.last.state == STOPPED
         how = "it is stopped (SIGSTOP)" if is_stopped else "it is uninterruptible in the kernel"
-        return _suspect_hangs(state, rank, now, how)
+        return _suspect_hangs(state, rank, how)
     all_since = max((rank.stillness.since for rank in state.ranks.values()), default=NEVER)
     still = [rank for rank in suspects if now >= state.waits_until and rank.stood_still(all_since, now)]
     match state.phase:
         case Phase.STILL if still:
             how = f"nothing on this node has done anything for {now - all_since:.1f} s"
-            return _suspect_hangs(state, _furthest_behind(still), now, how)
+            return _suspect_hangs(state, _furthest_behind(still), how)
         case Phase.SUSPECTING if still:
             return replace(state, phase=Phase.ASKING), [AskGpus()]
         case Phase.ASKING | Phase.STILL if not still and suspects:
@@ -97,9 +105,9 @@ def _judged(state: State, now: float) -> Step:
     return state, []
 
 
-def _suspect_hangs(state: State, rank: Rank, now: float, how: str) -> Step:
+def _suspect_hangs(state: State, rank: Rank, how: str) -> Step:
     assert rank.suspected is not None
-    return hangs(state, rank, rank.suspected, now, rank.suspected.bound.limit_s, f"; {how}")
+    return seems_to_hang(state, rank, rank.suspected, how)
 
 
 def _furthest_behind(ranks: Iterable[Rank]) -> Rank:

@@ -15,7 +15,7 @@ PAUSE_S = 1.0
 """A monitor that wakes up so much too late was stopped itself, and its ranks perhaps with it (a suspended job, a frozen cgroup,
 a host that swaps): that time counts against nobody. Where looks come more often than that, it is the time between two."""
 
-PAUSES = 16  # So many of those are remembered.
+PAUSES = 256  # So many of those are remembered: one that is forgotten counts against the ranks.
 
 
 def due(state: State, now: float) -> Step:

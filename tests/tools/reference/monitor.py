@@ -48,7 +48,7 @@ follows. Empty: it cannot happen.
 
 RANKS = 2
 GIVEN_S = 10.0
-GIVEN = FaultTolerance(rank_heartbeat_timeout=GIVEN_S, initial_rank_heartbeat_timeout=GIVEN_S)
+GIVEN = FaultTolerance(rank_heartbeat_timeout=GIVEN_S, start_limit=GIVEN_S)
 LEARNS = FaultTolerance(still_limit=100.0)
 MEASURED = (Phase.SUSPECTING, Phase.ASKING, Phase.STILL)
 
@@ -158,7 +158,13 @@ def _waiting(state: State, now: float) -> State:
 def _key(state: State) -> tuple[object, ...]:
     """What tells states apart: times only by whether there are any."""
     ranks = sorted(
-        (rank.suspected is not None, bool(rank.overdue), rank.glimpse.beats > 0, rank.stillness.last is not None)
+        (
+            rank.suspected is not None,
+            "" if rank.doubted is None else "still" if rank.doubted.how else "late",
+            bool(rank.overdue),
+            rank.glimpse.beats > 0,
+            rank.stillness.last is not None,
+        )
         for rank in state.ranks.values()
     )
     return state.ft is GIVEN, state.phase, tuple(ranks), state.measure_at != NEVER

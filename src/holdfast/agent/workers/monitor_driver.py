@@ -1,8 +1,9 @@
 """How does the monitor see this host's ranks? In the agent's loop: it has no process and no socket of its own.
 
 Carries out what `monitor.machine` asks for: reads pages and logs, asks the kernel and the GPUs, and passes on what it says. A
-thread reads the logs, whose file system may hang: what comes too late for one look is seen at the next. When the monitor itself
-fails, that is recorded and another one made; the ranks notice nothing, since they only write to their pages.
+thread reads the logs, whose file system may hang: what comes too late for one look is seen at the next, and till then nobody
+hangs by it. When the monitor itself fails, that is recorded and another one made; the ranks notice nothing, since they only
+write to their pages.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from holdfast.agent.component import Component
 from holdfast.agent.group.messages import Hung, PaceKnown, Started
 from holdfast.agent.workers.workers import Workers
 from holdfast.core.config.config import RunConfig
-from holdfast.core.config.own_options import Membership
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Tick
 from holdfast.core.processes import ProcessDying, ProcessErred, ProcessGone
 from holdfast.core.value import fields_of
@@ -44,10 +44,6 @@ from holdfast.telemetry.record.io_thread import IoThread
 SOON_S, LATEST_S = 10.0, 300.0
 """A monitor that fails is made anew at once. If that one fails within SOON_S, the next waits for so long, then twice as long,
 and so on up to LATEST_S: what fails always must not cost the agent its time."""
-
-START_UP_S = 60.0
-"""Under ft_launcher an initial limit begins when the script says so, and is chosen like that. Ours runs from the start of the
-process, so that a rank that never says so is found too; one that is still at work then (imports) has so long to begin."""
 
 GPUS_S, GPUS_LOOK_S = 15.0, 0.5
 """Seconds that `nvidia-smi` has for an answer, for which a thread waits; and between two looks whether it is there."""
@@ -189,8 +185,7 @@ class Monitoring(Component):
         self.job_s = {**self.known_s, **self.job_s}
 
     def _anew(self) -> Monitor:
-        start_up_s = START_UP_S if self.config.membership == Membership.FIXED else 0.0
-        return self.make(self.config.ft, node=self.node, start_up_s=start_up_s)
+        return self.make(self.config.ft, node=self.node)
 
     def _begin(self) -> list[Observation]:
         ranks = self.ranks.items()
@@ -235,13 +230,22 @@ class Monitoring(Component):
 
     def _see(self, local_rank: int) -> RankSeen:
         watched = self.ranks[local_rank]
+        if (log := watched.log) is not None:
+            self.reader.do(log.look)
+            watched.read(self.host.now())
         child = self.host.children.get(watched.pid)
         signs = child.page.signs() if child is not None and child.page is not None else None
-        if (log := watched.log) is None:
+        if log is None:
             return RankSeen(local_rank=local_rank, signs=signs)
-        self.reader.do(log.look)
-        watched.read(self.host.now())
-        return RankSeen(local_rank=local_rank, signs=signs, logged_at=watched.logged_at, logged_step=log.step, lines=log.lines)
+        return RankSeen(
+            local_rank=local_rank,
+            signs=signs,
+            logged_at=watched.logged_at,
+            logged_step=log.step,
+            lines=watched.lines,
+            # A rank whose page alone has told of it so far is judged by that.
+            is_whole=not self.reader.is_late or (signs is not None and signs.beats > 0 and not watched.lines),
+        )
 
     def _measure(self, local_rank: int) -> RankMeasured:
         pid = self.ranks[local_rank].pid

@@ -31,7 +31,7 @@ def described(progress: Mapping[str, Any]) -> str:
 
 
 def _limit(one: Mapping[str, Any]) -> str:
-    names = {"first": "start", "beat": "heartbeat", "out": "out of sections"}
+    names = {"first": "start", "awaited": "first heartbeat", "beat": "heartbeat", "out": "out of sections"}
     kind = str(one.get("of"))
     name = names.get(kind, kind.removeprefix("section "))
     return f"{name} {span(one['limit_s'])}{BASES.get(str(one.get('basis')), '')}"

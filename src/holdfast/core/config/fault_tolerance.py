@@ -190,8 +190,12 @@ class Watching(Section, mixin=True, heading="watching the ranks"):
         "a rank that never sent a sign of life counts as hung after the CPUs and GPUs of its node were idle for this many "
         "seconds; none: no such limit", yaml=True)
     """NVRx before 0.6: 3600 (initial_rank_heartbeat_timeout)."""
+    start_limit: Limit = ours("--start-limit", LIMIT, AUTO,
+        "longest time from the start of a rank's process to its first heartbeat, even if it never sends one; none: no limit; "
+        "auto: learned from the job's starts, unless --ft-initial-rank-heartbeat-timeout is given", yaml=True)
     initial_rank_heartbeat_timeout: Limit = nvrx(LIMIT, AUTO,
-        "longest time from the start of a rank's process to its first heartbeat; none: no limit; auto: Holdfast chooses one")
+        "longest time from a rank's init_workload_monitoring to its first heartbeat; none: no limit; auto: Holdfast "
+        "chooses one")
     rank_heartbeat_timeout: Limit = nvrx(LIMIT, AUTO,
         "longest time between two heartbeats of a rank; auto: learned from the job's heartbeats")
     rank_section_timeouts: dict[str, float | None] = nvrx(LIMITS, {},

@@ -31,7 +31,7 @@ MODULES_BYTES = 256 * 1024 - FIELDS_BYTES  # Some 8,000 names: four times those 
 RECORD_ROOM = 1 << 20  # Of bytes: torch's record of 2000 collectives takes a quarter of that.
 SIZE = FIELDS_BYTES + MODULES_BYTES + RECORD_ROOM
 MAGIC = 0x3145474150464C48  # "HLFPAGE1", little-endian
-VERSION = 7
+VERSION = 8
 
 # Agent → worker.
 MAGIC_AT = 0
@@ -86,9 +86,10 @@ LONGEST_GAP_NS = 70  # Longest time between two heartbeats.
 OUT_SINCE_NS = 71  # Since when no section is open; 0: one is, or none has ever been used.
 LONGEST_OUT_NS = 72  # Longest time between two sections, of those that are over.
 STEP_TOLD = 73  # 1: the script itself says its steps; they go on from one process to the next.
+AWAITED_NS = 74  # Since when its rank monitor waits for the first heartbeat; 0: it does not, or that has come.
 
 # Worker → agent: limits that the script has set or calculated, in nanoseconds. 0: not set.
-INITIAL_LIMIT_NS = 80  # From the start to the first heartbeat.
+INITIAL_LIMIT_NS = 80  # From AWAITED_NS to the first heartbeat; where that is 0, from the start of the process.
 BEAT_LIMIT_NS = 81  # Between two heartbeats.
 OUT_LIMIT_NS = 82  # With no section open.
 LIMITS_COUNT = 83  # Raised by one after each change, of sections too; 0: none is set.

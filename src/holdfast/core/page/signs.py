@@ -28,7 +28,7 @@ def is_save(section: str) -> bool:
 class Limits(Value):
     """What the script itself allows. None: it does not say; infinity: no limit."""
 
-    initial_s: float | None = None  # From the start of the process to the first heartbeat.
+    initial_s: float | None = None  # To the first heartbeat: from when it is awaited; where it is not, from the start.
     beat_s: float | None = None  # Between two heartbeats.
     out_s: float | None = None  # With no section open.
     warmup_steps: int | None = None  # So many of its first `step`s are slow, and have the limit of `warmup`.
@@ -41,6 +41,8 @@ class Signs(Value):
     booted_at: float | None = None  # When its interpreter started. None: not yet, or it is no Python.
     exit_at: float | None = None  # When its interpreter began to end in good order. None: it has not.
     first_beat_at: float | None = None
+    awaited_since: float | None = None
+    """Since when its first heartbeat is waited for: its rank monitor has begun. None: it has come, or none has begun."""
     beat_at: float | None = None  # Its last heartbeat. None: none yet.
     beats: int = 0
     longest_gap_s: float = 0.0  # Longest time between two heartbeats.

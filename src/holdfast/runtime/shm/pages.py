@@ -91,6 +91,7 @@ class Page:
             booted_at=_at(words[layout.BOOTED_NS]),
             exit_at=_at(words[layout.EXIT_NS]),
             first_beat_at=_at(words[layout.FIRST_BEAT_NS]),
+            awaited_since=_at(words[layout.AWAITED_NS]),
             beat_at=_at(max(words[layout.BEAT_NS], stepped)),
             beats=words[layout.BEATS],
             longest_gap_s=words[layout.LONGEST_GAP_NS] / 1e9,
