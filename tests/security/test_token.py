@@ -112,3 +112,9 @@ def test_who_can_join_without_a_token_is_said_by_the_node_that_listens():
     assert "anyone who holds a certificate of the CA" in doors(b"", shelter=object())
     assert "only 5 characters and can be guessed" in doors(b"right")
     assert doors(b"x" * TOKEN_BYTES) == doors(b"", listening=False) == doors(b"", host="localhost") == ""
+
+
+def test_no_secret_of_ours_reaches_a_worker_of_a_job_of_one_node(holdfast, script):
+    env = {f"HOLDFAST_{whose}TOKEN": "s3cret-" + "x" * 20 for whose in ("", "SUPERVISOR_", "ATTRIBUTION_")}
+    done = holdfast("run", script("import os; print([name for name in os.environ if 's3cret' in os.environ[name]])"), env=env)
+    assert (done.returncode, done.stdout) == (0, "[]\n")

@@ -34,6 +34,7 @@ from holdfast.agent.group.signal_forwarding import PASSED_ON
 from holdfast.agent.node import Node
 from holdfast.agent.reporting.agent_log import AgentLog
 from holdfast.agent.reporting.shared_report import EndWatch
+from holdfast.agent.secrets import forget_others
 from holdfast.agent.surroundings import Surroundings
 from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import HoldfastError
@@ -130,6 +131,7 @@ class Agent:
             perform=self.perform,
         )
         self.components = Components(around)
+        forget_others()
         self.parts, self.workers, self.control = self.components.parts, self.components.workers, self.components.control
         if self.network is not None:
             io_thread, say = self.agent_log.recorder.io_thread, self.agent_log.say

@@ -1,6 +1,7 @@
 """Which secrets does an agent hold? The job's token and the supervisor's.
 
-Secrets leave the environment when they are read: workers do not inherit them.
+Secrets leave the environment when they are read: workers do not inherit them. What nobody has read by the time that the agent
+is complete leaves it too.
 """
 
 from __future__ import annotations
@@ -8,6 +9,9 @@ from __future__ import annotations
 from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import UsageError
 from holdfast.runtime import secrets
+
+VARIABLES = (b"HOLDFAST_TOKEN", b"HOLDFAST_SUPERVISOR_TOKEN", b"HOLDFAST_ATTRIBUTION_TOKEN")
+"""Those that may hold a secret of ours."""
 
 
 def job_token(config: RunConfig) -> bytes:
@@ -25,3 +29,9 @@ def supervisor_token(config: RunConfig) -> bytes:
     given = secrets.take_secret(b"HOLDFAST_SUPERVISOR_TOKEN")
     path = config.supervisor_token_file
     return given or b"" if path is None else secrets.secret_in(path, "--supervisor-token-file")
+
+
+def forget_others() -> None:
+    """Take secrets that this agent has no use for out of the environment."""
+    for variable in VARIABLES:
+        secrets.take_secret(variable)

@@ -25,6 +25,7 @@ from holdfast.core.job.events import Event, RoundFormed
 from holdfast.rendezvous.coordinator.job import Phase
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.runtime.net.ports import hold_port
+from holdfast.runtime.secrets import take_secret
 
 POLL_S = 2.0  # Between two questions; NVRx's.
 
@@ -42,7 +43,7 @@ VERDICT_S = 60.0  # How long to ask for a verdict, unless --ft-attribution-compu
 
 OWN_PORT = 50050  # Where the service that is started for `localhost` listens, as NVRx's does, unless another one does.
 
-TOKEN = "HOLDFAST_ATTRIBUTION_TOKEN"
+TOKEN = b"HOLDFAST_ATTRIBUTION_TOKEN"
 
 
 class Attribution(Component):
@@ -83,6 +84,7 @@ class Attribution(Component):
         self._owed = 0  # Words for the service that it may not have been told yet.
         self._told: SimpleQueue[None] = SimpleQueue()  # One for each that it has been told, or would not take.
         self._service: Any = None
+        self._token = (take_secret(TOKEN) or b"").decode()  # out of what workers inherit
 
     def recorded(self, event: Event, at_unix: float) -> None:
         self.end_turn()
@@ -159,8 +161,8 @@ class Attribution(Component):
             port, root = str(held.getsockname()[1]), os.path.dirname(self.prefix)
             self.url = f"http://127.0.0.1:{port}"
             argv = [sys.executable, "-m", "holdfast", "attribution", "serve", "--root", root, "--port", port]
-            null = subprocess.DEVNULL
-            self._service = subprocess.Popen(argv, stdin=null, stdout=null, stderr=null)
+            null, env = subprocess.DEVNULL, os.environb | ({TOKEN: self._token.encode()} if self._token else {})
+            self._service = subprocess.Popen(argv, stdin=null, stdout=null, stderr=null, env=env)
             self.keep(self._service.pid)
             until, never = self.clock() + self.startup_s, SimpleQueue[None]()
             while self._request("GET", "/healthz", None, TELL_S)[0] != 200 and self.clock() < until:
@@ -211,8 +213,8 @@ class Attribution(Component):
         to = urlsplit(url or self.url)
         kind = HTTPSConnection if to.scheme == "https" else HTTPConnection
         headers = {"Content-Type": "application/json"}
-        if (token := os.environ.get(TOKEN)) and not url:  # the token is the service's, and nobody else's
-            headers["Authorization"] = f"Bearer {token}"
+        if self._token and not url:  # the token is the service's, and nobody else's
+            headers["Authorization"] = f"Bearer {self._token}"
         link = kind(to.hostname or "", to.port, timeout=timeout_s)
         try:
             at = (to.path.rstrip("/") if path else to.path or "/") + path + (f"?{to.query}" if to.query else "")
