@@ -8,7 +8,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("telemetry",),
     ("rendezvous", "monitor", "health", "diagnosis", "recovery"),
     ("agent",),
-    ("supervisor", "elastic", "fault_tolerance", "ptl_resiliency", "google"),
+    ("supervisor", "elastic", "fault_tolerance", "ptl_resiliency", "google", "straggler", "checkpointing"),
     ("cli", "sim"),
 )
 ASIDE: dict[str, tuple[int, str]] = {

@@ -53,6 +53,18 @@ def test_it_has_the_version_that_is_asked_for() -> None:
     assert importlib.import_module(ROOT).__version__ == nvrx_names.VERSION
 
 
+@pytest.mark.torch
+def test_a_package_may_have_two_places_in_it() -> None:
+    pytest.importorskip("torch")
+    from holdfast import straggler
+
+    for package in ("nvidia_resiliency_ext", "nvidia_resiliency_ext.attribution"):
+        scope: dict[str, Any] = {}
+        exec(f"from {package} import straggler\nfrom {package}.straggler.reporting import ReportGenerator", scope)
+        assert scope["straggler"].Detector is straggler.Detector
+        assert scope["ReportGenerator"] is straggler.reporting.ReportGenerator
+
+
 @pytest.mark.parametrize("name", ["inprocess", "fault_tolerance.nothing", "shared_utils"])
 def test_what_we_have_not_is_not_found(name: str) -> None:
     assert importlib.util.find_spec(f"{ROOT}.{name}") is None

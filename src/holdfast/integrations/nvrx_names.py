@@ -23,6 +23,8 @@ VERSION = "0.6.0"
 OURS = {
     "fault_tolerance": "holdfast.fault_tolerance",
     "ptl_resiliency": "holdfast.ptl_resiliency",
+    "straggler": "holdfast.straggler",  # its place before NVRx 0.5
+    "attribution.straggler": "holdfast.straggler",
 }
 """Packages by their names in NVRx, without the first part. What is in them has the same name in both."""
 
