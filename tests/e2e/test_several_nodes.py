@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 
 import pytest
 from kit.jobs.ranks import WAITS, Cluster, agent_pid
@@ -284,19 +283,6 @@ def test_a_wrong_token_is_turned_away_and_costs_the_job_nothing(cluster, holdfas
     cluster.finish()
     assert job.wait().returncode == 0
     assert "turned away a connection" in job.stderr
-
-
-@pytest.mark.parametrize("backend", ["c10d", "static"])
-def test_where_a_stranger_has_the_endpoint_s_port_its_host_does_not_wait_for_nodes(holdfast, script, backend):
-    with socket.create_server(("127.0.0.1", 0)) as stranger:
-        port = stranger.getsockname()[1]
-        meet = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{port}")
-        if backend == "static":
-            meet = ("--node-rank", "0", "--master-addr", "localhost", "--rdzv-conf", f"control_port={port}")
-        agent = holdfast.start("run", "--nnodes", "2", *meet, script("pass"))
-        agent.wait_for_output("trying for up to 30 s")
-        agent.kill(signal.SIGTERM)
-        agent.wait()
 
 
 def test_an_operator_excludes_a_node_a_spare_takes_its_place_and_it_can_come_back(cluster, holdfast):

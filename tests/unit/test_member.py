@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kit.stages.made_up import assigned, report
 
-from holdfast.core.machine import NEVER, Tick
+from holdfast.core.machine import NEVER, Say, Tick
 from holdfast.core.wire.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.wire.messages import (
     Finish,
@@ -26,7 +26,7 @@ from holdfast.core.wire.messages import (
     Waiting,
 )
 from holdfast.rendezvous.lease import KILL_S
-from holdfast.rendezvous.member import ABANDONED_S, FOREIGN_S, GIVE_UP_S, LONGEST_RETRY_S, TAKEN_S, Deliver, Member, luck
+from holdfast.rendezvous.member import ABANDONED_S, GIVE_UP_S, LONGEST_RETRY_S, TURNED_S, Deliver, Member, luck
 
 LEASE_S = 3.0
 JOIN = Join(node="n1", name="n1", addr="n1", master_port=1, nproc=1, role="default")
@@ -37,8 +37,9 @@ WAITING = Waiting(round=1, reason="the job has its 2 nodes")
 class Talk:
     """A member with a link, and what it does with it."""
 
-    def __init__(self, join_timeout_s: float = 60.0, *, taken: bool = False) -> None:
-        self.member = Member("n1", endpoint="head:29400", join_timeout_s=join_timeout_s, taken=taken, now=0.0)
+    def __init__(self, join_timeout_s: float = 60.0, *, may_serve: bool = False) -> None:
+        where = {"endpoint": "head:29400", "may_serve": may_serve}
+        self.member = Member("n1", join_timeout_s=join_timeout_s, now=0.0, **where)  # type: ignore[arg-type]
         self.now = 0.0
         self.did: list[Any] = []
 
@@ -186,9 +187,20 @@ def test_news_of_an_old_link_is_no_news(running: Talk) -> None:
     assert running.see(LinkDown(link=1, reason="again")) == []
 
 
-def test_a_final_refusal_of_the_link_ends_the_search(talk: Talk) -> None:
-    (said,) = delivered(talk.see(LinkDown(link=1, reason="wrong job token", final=True)))
-    assert isinstance(said, Refused) and said.reason == "the coordinator at head:29400 refused this node: wrong job token"
+def test_who_is_turned_away_tries_again_until_an_agent_that_was_about_to_go_must_be_gone() -> None:
+    wrong = "this is job 'old', not 'new' (--rdzv-id)"
+    talk = Talk()
+
+    def broke(at: float, **why: Any) -> list[Message | None]:
+        talk.see(Tick(), max(talk.now, min(at, talk.member.deadline())))
+        return delivered(talk.see(LinkDown(link=talk.member.link, **why), at))
+
+    assert not broke(1.0, reason=wrong, final=True)
+    assert not broke(1.5, reason="Connection refused", refused=True)
+    assert not broke(2.0, reason=wrong, final=True), "another, perhaps"
+    assert not broke(2.0 + TURNED_S - 0.1, reason=wrong, final=True)
+    (said,) = broke(2.0 + TURNED_S, reason=wrong, final=True)
+    assert isinstance(said, Refused) and said.reason == f"the coordinator at head:29400 refused this node: {wrong}"
     assert talk.member.deadline() == NEVER
 
 
@@ -284,35 +296,41 @@ def test_it_gives_up_when_nobody_ever_answered() -> None:
     assert said.hint == "is the first node's agent running, and is its port open to this node?"
 
 
-def test_where_the_endpoint_is_on_this_host_and_taken_an_answer_comes_soon_or_never() -> None:
-    talk = Talk(taken=True)
-    talk.see(Tick())
-    assert not delivered(talk.see(Tick(), TAKEN_S - 0.1))
-    (said,) = delivered(talk.see(Tick(), TAKEN_S))
-    assert isinstance(said, Refused) and "another program has that port" in said.hint
-
-
-def test_an_agent_of_the_job_that_leads_nobody_is_waited_for_as_long_as_it_is_there() -> None:
-    talk = Talk(taken=True, join_timeout_s=100.0)
+def test_an_agent_of_the_job_that_leads_nobody_is_waited_for_as_long_as_for_nodes() -> None:
+    talk = Talk(join_timeout_s=100.0)
     talk.link_up(20.0)
     talk.see(LinkDown(link=talk.member.link, reason="closed by the other side"), 20.0)
-    assert not delivered(talk.see(Tick(), 20.0 + TAKEN_S - 0.1))
-    (said,) = delivered(talk.see(Tick(), 20.0 + TAKEN_S))
+    assert not delivered(talk.see(Tick(), 99.9))
+    (said,) = delivered(talk.see(Tick(), 100.0))
     assert isinstance(said, Refused) and "closed by the other side" in said.reason
     assert "leads nobody" in said.hint
-    talk = Talk(taken=True, join_timeout_s=100.0)
-    talk.link_up(90.0)
-    assert delivered(talk.see(Tick(), 100.0)), "the time for joining is over"
 
 
-def test_whoever_speaks_another_protocol_at_the_endpoint_is_not_waited_for_as_long_as_for_nodes() -> None:
+def test_who_speaks_another_protocol_at_the_endpoint_is_named_at_once_and_may_go() -> None:
     talk = Talk(join_timeout_s=600.0)
-    talk.see(LinkDown(link=1, reason="it speaks HTTP", foreign=True), 100.0)
-    talk.see(LinkDown(link=talk.member.link, reason="Connection refused"), 150.0)
-    talk.see(LinkDown(link=talk.member.link, reason="it speaks HTTP", foreign=True), 200.0)
-    assert not delivered(talk.see(Tick(), 200.0 + FOREIGN_S - 0.1)), "it was not there all the time"
-    (said,) = delivered(talk.see(Tick(), 200.0 + FOREIGN_S))
+    did = talk.see(LinkDown(link=0, reason="it speaks HTTP", foreign=True), 1.0)
+    told = [said.text for said in did if isinstance(said, Say)]
+    assert told == ["no coordinator at head:29400 yet: it speaks HTTP; trying again"]
+    did = talk.see(LinkDown(link=talk.member.link, reason="it speaks HTTP", foreign=True), 2.0)
+    assert not any(isinstance(said, Say) for said in did), "once"
+    assert not delivered(talk.see(Tick(), 599.9))
+    (said,) = delivered(talk.see(Tick(), 600.0))
     assert isinstance(said, Refused) and "it speaks HTTP" in said.reason and "another program" in said.hint
+
+
+def test_an_endpoint_that_may_be_here_is_served_by_who_has_met_nobody_there() -> None:
+    talk = Talk(may_serve=True)
+    assert talk.see(Tick()) == [Connect(link=1, may_serve=True)]
+    talk.see(LinkDown(link=1, reason="it speaks HTTP", foreign=True), 1.0)
+    assert Connect(link=2, may_serve=True) in talk.see(Tick(), talk.member.deadline())
+    talk.link_up()
+    talk.see(LinkDown(link=2, reason="closed by the other side"))
+    assert Connect(link=3) in talk.see(Tick(), talk.member.deadline()), "there was a coordinator"
+
+
+def test_an_endpoint_that_a_coordinator_has_moved_from_is_not_served_in_its_place() -> None:
+    talk = Talk(may_serve=True)
+    assert talk.member.redirect("n2:1", 0.0) == [Connect(link=talk.member.link, endpoint="n2:1")]
 
 
 def test_after_its_lease_it_goes_on_looking_for_a_while(running: Talk) -> None:

@@ -17,7 +17,16 @@ from holdfast.rendezvous.election.messages import Follow, Lead, MemberLink, Step
 from holdfast.rendezvous.election.peer_dialer import CONNECT_S, WAIT_S
 from holdfast.rendezvous.election.seeking import STAND_S
 from holdfast.rendezvous.election.succession import Succession
-from holdfast.rendezvous.election.succession_state import JobEnded, Knocked, LeaderNamed, LeaseRenewed, Seated, Setup, TakenIn
+from holdfast.rendezvous.election.succession_state import (
+    JobEnded,
+    Knocked,
+    LeaderNamed,
+    LeaseRenewed,
+    Seated,
+    ServesOrigin,
+    Setup,
+    TakenIn,
+)
 from holdfast.rendezvous.election.witness_claims import Claim, Claimed
 from holdfast.rendezvous.lease import FENCE_S
 
@@ -97,6 +106,12 @@ def elected() -> Node:
 def test_the_agent_at_the_endpoint_leads_at_once_and_the_others_follow_it() -> None:
     assert Node("a", None, founder=True).of(Lead) == [Lead(past=Past(life="life of a"))]
     assert Node("b", None).of(Follow) == [Follow(endpoint=ORIGIN)]
+
+
+def test_one_that_serves_the_endpoint_after_all_leads_there_unless_it_was_in_the_job_before() -> None:
+    node = Node("b", None)
+    assert [type(did) for did in node.it.observe(ServesOrigin(), 5.0)] == [Lead] and node.it.endpoint == ORIGIN
+    assert Node("b").it.observe(ServesOrigin(), 5.0) == []
 
 
 def test_whoever_has_no_roster_waits_for_nothing() -> None:

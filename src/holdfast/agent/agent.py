@@ -37,12 +37,12 @@ from holdfast.agent.reporting.shared_report import EndWatch
 from holdfast.agent.secrets import forget_others
 from holdfast.agent.surroundings import Surroundings
 from holdfast.core.config.config import RunConfig
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, Stopped
 from holdfast.core.job.events import AgentStarted, Event, RoundFormed
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Signalled, Tick
 from holdfast.core.resolve.slurm import started_by
 from holdfast.core.signals import signal
-from holdfast.core.wire.links import Arrived, Connect, HangUp, Transmit
+from holdfast.core.wire.links import Arrived, Connect, HangUp, Serving, Transmit
 from holdfast.core.wire.messages import Assigned
 from holdfast.runtime.host import Host
 from holdfast.runtime.process import guardian
@@ -74,6 +74,8 @@ def run(config: RunConfig) -> int:
             code = agent.run()
         finally:
             agent.close()
+    except Stopped as stopped:
+        code = stopped.exit_code
     except OSError as error:
         if error.errno not in (errno.EMFILE, errno.ENFILE):
             raise
@@ -144,7 +146,7 @@ class Agent:
             return lone_node(self.config, self.host, self.name), None, None
         from holdfast.agent.networked import assemble  # a job of one node loads no network
 
-        return assemble(self.config, self.host, self.name)
+        return assemble(self.config, self.host, self.name, lambda text: self.agent_log.say(text, "warning"))
 
     # --- the loop -------------------------------------------------------------------------------------------------------
 
@@ -181,6 +183,9 @@ class Agent:
 
     def _observe(self, *observations: Observation) -> None:
         for seen in observations:
+            if isinstance(seen, Serving):
+                for text in filter(None, self._links(hosting=True)):
+                    self.agent_log.degraded(text)
             self.perform(self.node.observe(seen, self.host.now()))
 
     def _show_lease(self) -> None:
@@ -336,12 +341,15 @@ class Agent:
             max_restarts=config.max_restarts,
             backend=config.rdzv_backend,
         )
-        links: list[str] = []
-        if self.network is not None:
-            from holdfast.agent.networked import warnings  # which is loaded by now
+        self.agent_log.begin(started, (*self.workers.plan.warnings, *self._links(hosting=self.node.group.state.hosting)))
 
-            links = warnings(config, self.network, hosting=self.node.group.state.hosting)
-        self.agent_log.begin(started, (*self.workers.plan.warnings, *links))
+    def _links(self, *, hosting: bool) -> list[str]:
+        """What the user should know of who may connect here."""
+        if self.network is None:
+            return []
+        from holdfast.agent.networked import warnings  # which is loaded by now
+
+        return warnings(self.config, self.network, hosting=hosting)
 
     def close(self) -> None:
         """Leave nothing behind, however we got here."""

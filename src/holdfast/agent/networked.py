@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from holdfast.agent.build import coordinator, group_of, join_of, new_life
+from holdfast.agent.endpoint_name import wait_for_name
 from holdfast.agent.leader.build import candidate, heir
 from holdfast.agent.logs.receiver import FILES_PER_NODE, LogReceiver, open_receiver
 from holdfast.agent.logs.sender import Upstream
@@ -18,7 +20,7 @@ from holdfast.agent.reporting.final_report import ended_runs
 from holdfast.agent.secrets import job_token
 from holdfast.agent.workers.state_replication import Replicas
 from holdfast.core.config.config import RunConfig
-from holdfast.core.errors import HoldfastError, RendezvousError, UsageError
+from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.core.resolve.infrastructure import Infrastructure, infrastructure, nvlink_domain
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import Join
@@ -41,12 +43,14 @@ GOODBYE_S = 10.0
 """How long to wait, at most, for the agent that still tells how the last run ended: twice as long as it stays for that."""
 
 
-def assemble(config: RunConfig, host: Host, name: str) -> tuple[Node, Network, Store | None]:
-    """This node's machines, its links, and the store where that elects the coordinator."""
+def assemble(config: RunConfig, host: Host, name: str, warn: Callable[[str], None]) -> tuple[Node, Network, Store | None]:
+    """This node's machines, its links, and the store where that elects the coordinator. `warn` tells a person at once."""
     _check_names(config, name)
     identity = Identity(config.rdzv_id, job_token(config))
     shelter = shelter_of(config.tls_cert, config.tls_key, config.tls_ca)
     network = Network(host, identity, (config.rdzv_host, config.rdzv_port), shelter=shelter)
+    if not config.local_addr:  # which address is ours depends on where the endpoint is
+        wait_for_name(host, network.names, config.rdzv_host, config.join_timeout_s, warn, stops=config.signals_to_handle)
     addr = config.local_addr or own_address(config.rdzv_host)
     if config.rdzv_backend == "etcd":
         group = group_of(config, _join(config, name, addr), hosting=False)
@@ -54,14 +58,14 @@ def assemble(config: RunConfig, host: Host, name: str) -> tuple[Node, Network, S
     hosting = _hosts(config, network)
     group = group_of(config, _join(config, name, addr), hosting=hosting)
     if config.rdzv_backend == "embedded" and config.max_nodes > 1:
-        known = unfinished_round(config.state_dir, config.rdzv_id, endpoint=config.rdzv_endpoint) if hosting else 0
+        known = unfinished_round(config.state_dir, config.rdzv_id, endpoint=config.rdzv_endpoint)
         return heir(config, host, network, group, known_round=known)
+    found = partial(coordinator, config, host, life=new_life(), ended=ended_runs(config))
     if hosting:
-        server, _ = coordinator(config, host, host.now(), life=new_life(), ended=ended_runs(config))
-        return Node(group, server=server), network, None
-    endpoint, wait_s = config.rdzv_endpoint, config.join_timeout_s
-    member = Member(group.join.node, endpoint=endpoint, join_timeout_s=wait_s, taken=network.taken, now=host.now())
-    return Node(group, member=member), network, None
+        return Node(group, server=found(host.now())[0]), network, None
+    endpoint, wait_s, may_serve = config.rdzv_endpoint, config.join_timeout_s, config.is_host is not False
+    member = Member(group.join.node, endpoint=endpoint, join_timeout_s=wait_s, may_serve=may_serve, now=host.now())
+    return Node(group, member=member, found=found), network, None
 
 
 def warnings(config: RunConfig, network: Network, *, hosting: bool) -> list[str]:
@@ -123,14 +127,8 @@ def _hosts(config: RunConfig, network: Network) -> bool:
     """Whether the coordinator runs in this agent; if so, `network` listens from now on."""
     if not (is_here(config.rdzv_host) if config.is_host is None else config.is_host):
         return False
-    if network.listen() or (_last_run_is_over(config) and network.listen()):
-        return True
-    if config.is_host:
-        raise RendezvousError(
-            f"cannot serve the rendezvous at {config.rdzv_endpoint}: the port is in use, or not an address of this host",
-            hint="does another agent have the same rank, or another job the same port?",
-        )
-    return False  # another agent on this host was first
+    # False: another agent on this host was first; or another program, or the name is not ours yet, and `Serving` comes later.
+    return network.listen() or (_last_run_is_over(config) and network.listen())
 
 
 def _last_run_is_over(config: RunConfig) -> bool:

@@ -17,27 +17,35 @@ from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import Exit, LeaseOver, Send, Told
 from holdfast.agent.group.state import Phase
 from holdfast.core.machine import Action, Observation, Tick
-from holdfast.core.wire.links import Arrived, LinkDown, LinkUp, Transmit
+from holdfast.core.wire.links import Arrived, LinkDown, LinkUp, Serving, Transmit
 from holdfast.rendezvous.link_router import TO_HOST, LinkRouter
 from holdfast.rendezvous.member import Deliver, Member
 from holdfast.rendezvous.rules import HostLeaves
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from holdfast.core.wire.messages import Message
+    from holdfast.recovery.policy import RestartOnFailure
     from holdfast.rendezvous.clocks import ClockLead
+
+    Found = Callable[[float], tuple[LinkRouter, RestartOnFailure]]
+    """Makes a coordinator that knows nothing yet, with its policy."""
 
 
 class Node:
     """One node: a group, and either a `server` in this process or a `member`'s link to one."""
 
-    def __init__(self, group: Group, *, server: LinkRouter | None = None, member: Member | None = None) -> None:
+    def __init__(
+        self, group: Group, *, server: LinkRouter | None = None, member: Member | None = None, found: Found | None = None
+    ) -> None:
+        """`found`: for a node whose coordinator is elsewhere, unless it turns out that this node serves the endpoint."""
         assert (server is None) != (member is None), "a node has its coordinator here or elsewhere"
         self.group = group
         self.server = server
         self.member = member
+        self.found = found
 
     def begin(self, now: float) -> list[Action]:
         """Ask for the first round."""
@@ -50,6 +58,8 @@ class Node:
         match seen:
             case LinkUp() | LinkDown() | Arrived():
                 return self._to_coordinator(seen, now)
+            case Serving():
+                return self._host_coordinator(now)
             case Tick():
                 # The group first: what it has to say may be what the coordinator is waiting for.
                 return self._show(seen, now) + self._to_coordinator(seen, now)
@@ -89,6 +99,15 @@ class Node:
     def lease_ends(self) -> float | None:
         """Until when workers may run here, unless the lease is renewed. None: none runs, or nobody else counts on it."""
         return self.member.lease_ends if self.member is not None and self.group.has_workers else None
+
+    def _host_coordinator(self, now: float) -> list[Action]:
+        """Nobody served the job's endpoint, and this node does now: what was to be said to the coordinator is said here."""
+        assert self.member is not None and self.found is not None
+        unsaid = self.member.outbox
+        self.server, self.member = self.found(now)[0], None
+        self.group.host(True)
+        self.server.rendezvous.take_logs_at(self.group.join.logs_at)
+        return self._from_group([Send(message=message) for message in unsaid], now)
 
     def _to_coordinator(self, seen: Observation, now: float) -> list[Action]:
         if self.server is not None:

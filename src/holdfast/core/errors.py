@@ -4,6 +4,7 @@ HoldfastError               1   we cannot go on
 ├── UsageError              2   a flag, value or file of the user's is wrong
 ├── StartError              1   a program could not be started
 ├── RendezvousError         1   the nodes could not agree
+├── Stopped           -signal   a signal came before there was anything to stop
 └── ProtocolError           1   a peer sent what we do not understand
 """
 
@@ -36,6 +37,14 @@ class StartError(HoldfastError):
 
 class RendezvousError(HoldfastError):
     """The nodes of the job could not agree on who takes part."""
+
+
+class Stopped(HoldfastError):
+    """A signal came that ends the agent, before there was anything to stop."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(f"stopped by signal {signum}")
+        self.exit_code = -signum
 
 
 class ProtocolError(HoldfastError):

@@ -47,9 +47,9 @@ ASK_THERE = "`holdfast report` on that host tells how it ended"
 
 SOONEST_S = 0.02  # Shortest time between two Renews, however short the lease.
 
-TAKEN_S, FOREIGN_S = 30.0, 60.0
-"""Seconds to wait for a first answer if another process on this host has the port (an agent would answer at once), or if the
-endpoint speaks another protocol (no coordinator can come there)."""
+TURNED_S = 15.0
+"""How long to try again where an agent at the endpoint turns this node away. It may be of another run or job that has ended,
+and goes some seconds later (`FAREWELL_S`). If it stays, our id, token or version is wrong."""
 
 GIVE_UP_S = 30.0
 """Seconds after the end of its lease for which a member looks for the coordinator. Long enough for a restart of a switch."""
@@ -77,16 +77,17 @@ class Member:
         *,
         endpoint: str,
         join_timeout_s: float,
-        taken: bool = False,
+        may_serve: bool = False,
         is_told_where: bool = False,
         give_up_s: float = GIVE_UP_S,
         hint: str = "is the first node's agent running, and is its port open to this node?",
         now: float,
     ) -> None:
-        """`is_told_where`: nobody is called before `redirect` says where the coordinator is. `hint`: tells a person what to do
-        where it is not found."""
+        """`may_serve`: the endpoint may turn out to be on this host, and nobody's. `is_told_where`: nobody is called before
+        `redirect` says where the coordinator is. `hint`: tells a person what to do where it is not found."""
         self.node = node
-        self.endpoint = endpoint
+        self.endpoint = self.origin = endpoint
+        self.may_serve = may_serve
         self.moved_to = ""  # Where the coordinator has moved to. Empty: it is where it was.
         self.give_up_s = give_up_s
         self.abandoned_s = ABANDONED_S
@@ -96,10 +97,9 @@ class Member:
         """Since when every attempt to reach the coordinator was refused, by a host that is there."""
         self.hint = hint
         self.join_by = now + join_timeout_s
-        self.answer_by = min(self.join_by, now + TAKEN_S) if taken else self.join_by
-        """When there must have been a first answer. `taken`: somebody else on this host serves the endpoint already."""
         self.has_met = False  # An agent of the job has been there, coordinator or not.
-        self.foreign_since = NEVER  # Since when something answers that is no agent.
+        self.is_foreign = False  # What answered last was no agent.
+        self.turned_since = NEVER  # Since when an agent there has turned us away.
         self.lease_s = NEVER
         self.began_at = now
         self.round = 0
@@ -127,16 +127,17 @@ class Member:
             case LinkUp(link=link, ours=True) if link == self.link:
                 self.up, self.refused_since = True, NEVER
                 self.has_met = True
-                self.answer_by = min(self.join_by, max(self.answer_by, now + TAKEN_S))
                 self.renew_at, self.held, self.mark = now, None, 0.0
                 out += [Transmit(link=link, message=message, more=True) for message in self.outbox]  # a Renew follows
             case LinkDown(link=link, reason=reason, final=final, foreign=foreign, refused=refused) if link == self.link:
                 self.up, self.trouble = False, reason
                 self.refused_since = min(self.refused_since, now) if refused else NEVER
-                self.foreign_since = min(self.foreign_since, now) if foreign else NEVER
+                out += self._met_another() if foreign or final else []
+                self.is_foreign = foreign
+                self.turned_since = min(self.turned_since, now) if final else NEVER
                 pause_s = self.retry_s * (0.5 + luck(self.node)) + self._spread_s()
                 self.connect_at, self.retry_s = now + pause_s, min(LONGEST_RETRY_S, 2 * self.retry_s)
-                if final:
+                if now >= self.turned_since + TURNED_S:
                     return [self._give_up(f"the coordinator at {self.endpoint} refused this node: {reason}")]
             case Arrived(link=link, message=message) if link == self.link:
                 out += self._arrived(message, now)
@@ -207,7 +208,7 @@ class Member:
 
     def _patience_ends(self) -> float:
         if self.lease_ends is None:
-            return min(self.answer_by, self.foreign_since + FOREIGN_S)
+            return self.join_by
         if not self.lease_over:
             return self.lease_ends
         return min(self.lease_ends + self.give_up_s, self._abandoned_at)
@@ -275,7 +276,14 @@ class Member:
             return []
         self.notice_at = NEVER
         trying = f"no answer yet from the coordinator at {self.endpoint} ({self.trouble or 'connecting'})"
-        return [Say(text=f"{trying}; trying for up to {self.answer_by - self.began_at:g} s", level="warning")]
+        return [Say(text=f"{trying}; trying for up to {self.join_by - self.began_at:g} s", level="warning")]
+
+    def _met_another(self) -> list[Action | Deliver]:
+        """Say at once, once, who is there instead of a coordinator: whoever started it may be wrong, and can end it."""
+        if self.notice_at == NEVER:
+            return []
+        self.notice_at = NEVER
+        return [Say(text=f"no coordinator at {self.endpoint} yet: {self.trouble}; trying again", level="warning")]
 
     def _lease_ends_at(self, now: float) -> list[Action | Deliver]:
         """Where the lease has just ended, the agent is told, and the link made anew."""
@@ -303,7 +311,8 @@ class Member:
             return []
         self.link += 1
         self.connect_at = NEVER
-        return [Connect(link=self.link, endpoint=self.moved_to)]
+        is_nobodys = self.leased_at is None and not self.has_met and self.endpoint == self.origin
+        return [Connect(link=self.link, endpoint=self.moved_to, may_serve=self.may_serve and is_nobodys)]
 
     def _silent_s(self, now: float) -> float:
         """Seconds without an answer."""
@@ -321,7 +330,7 @@ class Member:
             return self._give_up(f"{lost}; {unknown}", self.hint)
         if self.has_met:
             return self._give_up(lost, LED_BY_NONE)
-        return self._give_up(lost, TAKEN if now < self.join_by else self.hint)
+        return self._give_up(lost, TAKEN if self.is_foreign else self.hint)
 
     def _give_up(self, reason: str, hint: str = "") -> Deliver:
         self.closed = True

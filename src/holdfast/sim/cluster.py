@@ -120,10 +120,10 @@ class Cluster(Scene):
         self.checks.touched(place)
         self.note(place, "starts" + (", hosts the coordinator" if hosting else ""))
         store = SimStore(self.keys, world, place) if self.job.elected else None
-        agent.begin(world, links, self._node(Group(state), world, links), store)
+        agent.begin(world, links, self._node(Group(state), world, links, host=host), store)
         return agent
 
-    def _node(self, group: Group, world: SimHost, links: SimLinks) -> Node:
+    def _node(self, group: Group, world: SimHost, links: SimLinks, *, host: bool) -> Node:
         """The machines of a node, as the job has its coordinator elected."""
         job, join, own = self.job, group.join, group.join.node.replace("#", ":")
         if job.elected:
@@ -133,10 +133,15 @@ class Cluster(Scene):
         if job.succession and not job.ranks_given and job.max_nodes > 1:
             if not group.state.hosting:
                 links.listen(own)
-            return self._heir(group, world, ENDPOINT if group.state.hosting else own)
+            return self._heir(group, world, ENDPOINT if group.state.hosting else own, host=host)
         if group.state.hosting:
             return Node(group, server=self._found(group, world)[0])
-        return Node(group, member=Member(join.node, endpoint=ENDPOINT, join_timeout_s=job.join_timeout_s, now=world.now()))
+        member = self._member(join, world, host=host)
+        return Node(group, member=member, found=lambda now: self._found(group, world))
+
+    def _member(self, join: Join, world: SimHost, *, host: bool) -> Member:
+        wait_s = self.job.join_timeout_s
+        return Member(join.node, endpoint=ENDPOINT, join_timeout_s=wait_s, may_serve=host, now=world.now())
 
     def _elected(self, group: Group, world: SimHost, endpoint: str) -> StoreElectedNode:
         """A candidate, as `agent.leader.build` would make it."""
@@ -148,7 +153,7 @@ class Cluster(Scene):
         )
         return StoreElectedNode(group, member, election, lambda now: self._found(group, world))
 
-    def _heir(self, group: Group, world: SimHost, endpoint: str) -> PeerElectedNode:
+    def _heir(self, group: Group, world: SimHost, endpoint: str, *, host: bool) -> PeerElectedNode:
         """A possible successor, as `agent.leader.build` would make it."""
         job, join = self.job, group.join
         unfinished = [life for life in self.lives[:-1] if life.place == join.name and life.report is None]
@@ -159,11 +164,11 @@ class Cluster(Scene):
             began_at=world.now(),
             witness=job.witness,
             goes_on=job.on_split == CONTINUE,
-            known_round=max((life.node.group.round for life in unfinished if group.state.hosting), default=0),
+            known_round=max((life.node.group.round for life in unfinished if host), default=0),
             ended=self._ended(join.name),
         )
         succession = Succession(setup, founder=group.state.hosting, fresh_life=join.node)
-        member = Member(join.node, endpoint=ENDPOINT, join_timeout_s=job.join_timeout_s, now=world.now())
+        member = self._member(join, world, host=host)
         found = lambda now: self._found(group, world)
         return PeerElectedNode(group, member, succession, found, patience_s=job.join_timeout_s)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.core.machine import Observation
-from holdfast.core.wire.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
+from holdfast.core.wire.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Serving, Transmit
 from holdfast.core.wire.messages import Message
 from holdfast.runtime.net.network import GUESTS_FROM, HANDSHAKE_S
 from holdfast.sim.timeline import Timeline
@@ -260,7 +260,9 @@ class SimLinks:
     def perform(self, action: Connect | Transmit | HangUp) -> list[Observation]:
         """As `runtime.net.network.Network.perform`."""
         match action:
-            case Connect(link=link, endpoint=endpoint):
+            case Connect(link=link, endpoint=endpoint, may_serve=may_serve):
+                if may_serve and self.listen(endpoint or ENDPOINT):
+                    return [Serving()]
                 return self.connect(link, endpoint)
             case Transmit(link=link, message=message):
                 self.transmit(link, message)

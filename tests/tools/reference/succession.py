@@ -25,6 +25,7 @@ from holdfast.rendezvous.election.succession_state import (
     Role,
     RunIsOver,
     Seated,
+    ServesOrigin,
     Setup,
     SpareOrNot,
     State,
@@ -226,6 +227,7 @@ def _reports(state: State) -> Iterator[tuple[str, Observation]]:
     yield "a member of an older run calls this node as its coordinator", Knocked(roster=5, life="older")
     yield "a round has formed, or its seats have changed", Seated(line=(state.setup.endpoint, "c"))
     yield "the job has ended", JobEnded()
+    yield "nobody serves the job's endpoint, and it is here", ServesOrigin()
     yield "this agent leaves, and others go on", AgentLeaves(reason="excluded")
 
 

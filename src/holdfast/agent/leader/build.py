@@ -77,7 +77,7 @@ def heir(
 ) -> tuple[PeerElectedNode, Network, Store | None]:
     """A node that may succeed the coordinator: it listens at its own address, unless it serves the job's endpoint already.
     `known_round`: the last round of an agent of this job that was on this host before us, and has not seen its end; 0: none."""
-    taken, ended = network.taken, ended_runs(config)
+    ended = ended_runs(config)
     witness = None if config.witness is None else open_witness(config.witness, host)
     endpoint = config.rdzv_endpoint if group.state.hosting else _listen_if_possible(config, network, group.join.addr, host)
     if witness is not None and endpoint:
@@ -94,8 +94,8 @@ def heir(
         ended=ended,
     )
     succession = Succession(setup, founder=group.state.hosting, fresh_life=new_life())
-    wait_s = config.join_timeout_s
-    member = Member(group.join.node, endpoint=config.rdzv_endpoint, join_timeout_s=wait_s, taken=taken, now=now)
+    origin, wait_s, may_serve = config.rdzv_endpoint, config.join_timeout_s, config.is_host is not False
+    member = Member(group.join.node, endpoint=origin, join_timeout_s=wait_s, may_serve=may_serve, now=now)
     found = partial(coordinator, config, host, ended=ended)
     return PeerElectedNode(group, member, succession, found, patience_s=wait_s), network, witness
 

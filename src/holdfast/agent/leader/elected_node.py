@@ -18,7 +18,7 @@ Who says that we lead is a machine: `rendezvous.election.store_election` in `age
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import Send, Told
@@ -39,11 +39,9 @@ from holdfast.rendezvous.rules import Heard, Tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from holdfast.agent.node import Found
     from holdfast.rendezvous.election.store_election import Election
     from holdfast.rendezvous.election.succession import Succession
-
-Found = Callable[[float], tuple[LinkRouter, RestartOnFailure]]
-"""Makes a coordinator that knows nothing yet, with its policy."""
 
 FAILURES_KEPT = 16
 """Failures in the report that the store keeps for members who missed it: a store's values are small (etcd: 1.5 MB)."""
@@ -53,6 +51,7 @@ class ElectedNode(Node):
     """One node: a group, a member, a candidate, and a server while it leads."""
 
     member: Member
+    found: Found
 
     def __init__(self, group: Group, member: Member, election: Election | Succession, found: Found) -> None:
         quicken(Tick, Heard, Tell)

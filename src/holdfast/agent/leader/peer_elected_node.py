@@ -25,13 +25,13 @@ from signal import SIGTERM
 
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import Exit, MadeWay, Unguarded
-from holdfast.agent.leader.elected_node import ElectedNode, Found
+from holdfast.agent.leader.elected_node import ElectedNode
 from holdfast.agent.node import host_leaves
 from holdfast.core.job.events import Decided
 from holdfast.core.job.policy import Verdict
 from holdfast.core.machine import NEVER, Action, Observation, Record, Signalled, Tick
 from holdfast.core.value import replace
-from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
+from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp, Serving, Transmit
 from holdfast.core.wire.messages import Finish, Join, Leads, Leave, Message, Past, Renew, Renewed, Seek, Stopped, Vote
 from holdfast.rendezvous.coordinator.job import Phase
 from holdfast.rendezvous.coordinator.member_messages import renewed
@@ -49,12 +49,17 @@ from holdfast.rendezvous.election.succession_state import (
     Role,
     RunIsOver,
     Seated,
+    ServesOrigin,
     SpareOrNot,
     TakenIn,
 )
 from holdfast.rendezvous.election.witness_claims import Claimed
 from holdfast.rendezvous.member import Deliver, Member
 from holdfast.rendezvous.rules import Heard, HostLeaves
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.agent.node import Found
 
 TICK = Tick()
 
@@ -97,6 +102,9 @@ class PeerElectedNode(ElectedNode):
                 return out + self._over_a_link(seen, now)
             case Claimed():
                 return out + self._elect(seen, now)
+            case Serving():
+                self.group.reached_at(self.election.state.setup.origin)
+                return out + self._elect(ServesOrigin(), now)
             case Tick():
                 return out + self._show(seen, now) + self._over_a_link(seen, now)
         return out + self._show(seen, now)
@@ -225,11 +233,14 @@ class PeerElectedNode(ElectedNode):
     def _stamped(self, action: Action) -> Action:
         """A `Join` says which roster is held now: it may be said again long after it was said first, to another coordinator."""
         roster = self.election.roster
-        if roster is None or not isinstance(action, Transmit) or not isinstance(action.message, Join):
+        if not isinstance(action, Transmit) or not isinstance(action.message, Join):
             return action
-        join, life = action.message, roster.past.life
+        join = replace(action.message, endpoint=self.election.endpoint)  # it may serve the job's since
+        if roster is None:
+            return replace(action, message=join)
+        life = roster.past.life
         if join.life not in ("", life):
-            return action  # our coordinator is another run's by now
+            return replace(action, message=join)  # our coordinator is another run's by now
         return replace(action, message=replace(join, roster=roster.version, elector_of=elector_of(roster), life=life))
 
     def _host_leaves(self, end: Exit, now: float) -> list[Action]:

@@ -24,9 +24,13 @@ class LinkDown(Observation):
 
     link: int
     reason: str
-    final: bool = False  # True: trying again cannot help (wrong token, another job, another version).
+    final: bool = False  # True: an agent turned us away (wrong token, another job, another version), and will each time.
     foreign: bool = False  # Somebody answered who does not speak our protocol: another program has that port.
     refused: bool = False  # The host answered that nobody listens there: an agent that did is gone.
+
+
+class Serving(Observation):
+    """This node serves the job's endpoint from now on: it is here, and nobody else had its port when it was to be called."""
 
 
 class Arrived(Observation):
@@ -37,10 +41,11 @@ class Arrived(Observation):
 
 
 class Connect(Action):
-    """Make a link to the coordinator's endpoint; `LinkUp` or `LinkDown` will name it `link`."""
+    """Make a link to the coordinator's endpoint; `LinkUp` or `LinkDown` will name it `link`, or `Serving` comes instead."""
 
     link: int
     endpoint: str = ""  # Where the coordinator is. Empty: where the job's configuration says.
+    may_serve: bool = False  # Serve the endpoint instead, where it is on this host and its port is free.
 
 
 class Transmit(Action):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.core.machine import NEVER, Action, Say
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import Leads, Past, Seek
+from holdfast.rendezvous.election.ballot import Ballot
 from holdfast.rendezvous.election.following import followed, forgotten
 from holdfast.rendezvous.election.leader_lease import Mandate
 from holdfast.rendezvous.election.messages import Lead, StepDown
@@ -25,14 +26,18 @@ def founded(state: State, now: float) -> Step:
     """Lead, since nobody else does."""
     setup = state.setup
     mandate = Mandate(setup.endpoint, term=state.term, lease_s=setup.lease_s, witness=setup.witness)
-    state = replace(
-        state, role=Role.FOUNDING, mandate=mandate, leader=setup.endpoint, lead_at=NEVER, linked=False
-    )
+    state = replace(state, role=Role.FOUNDING, mandate=mandate, leader=setup.endpoint, lead_at=NEVER, linked=False)
     if not setup.known_round:
         return state, [Lead(past=Past(life=state.life))]
     elder_s = max(ELDER_S, setup.lease_s + FENCE_S)
     waits = f"an agent of this job was here before and did not see its end: {elder_s:g} s for its nodes, should they go on"
     return state, [Say(text=waits), Lead(past=Past(life=state.life, fence_s=elder_s))]
+
+
+def at_origin(state: State) -> State:
+    """This node is reached at the job's endpoint from now on; nobody knows of it at another."""
+    origin = state.setup.origin
+    return replace(state, setup=replace(state.setup, endpoint=origin), ballot=Ballot(origin))
 
 
 def seated(state: State, line: tuple[str, ...], now: float) -> Step:

@@ -28,6 +28,7 @@ from holdfast.rendezvous.election.following import led_by, renewed, taken_in
 from holdfast.rendezvous.election.leader_lease import Mandate
 from holdfast.rendezvous.election.leading import (
     KNOCK_S,
+    at_origin,
     founded,
     job_ended,
     keep_leading,
@@ -50,6 +51,7 @@ from holdfast.rendezvous.election.succession_state import (
     Role,
     RunIsOver,
     Seated,
+    ServesOrigin,
     Setup,
     SpareOrNot,
     State,
@@ -163,6 +165,8 @@ def transition(state: State, seen: Observation, now: float) -> Step:
             return replace(state, linked=up), []
         case SpareOrNot(is_spare=is_spare):
             return replace(state, is_spare=is_spare), []
+        case ServesOrigin() if state.role is Role.FOLLOWING and state.roster is None:
+            return founded(at_origin(state), now)
     return _while_it_leads(state, seen, now) if state.leads else _while_others_lead(state, seen, now)
 
 
@@ -170,7 +174,7 @@ def _while_it_leads(state: State, seen: Observation, now: float) -> Step:
     match state.role, seen:
         case Role.FOUNDING, Knocked(roster=roster, life=life):
             return knocked_at(state, roster, life, now)
-        case (Role.FOUNDING | Role.LEADING), Seated(line=line):
+        case ((Role.FOUNDING | Role.LEADING), Seated(line=line)):
             return seated(state, line, now)
         case _, JobEnded():
             return job_ended(state)

@@ -188,6 +188,10 @@ class Seated(Reported):
     line: tuple[str, ...]
 
 
+class ServesOrigin(Reported):
+    """This node serves the job's endpoint: nobody else did when it was to be called."""
+
+
 class JobEnded(Reported):
     """The job that this node leads has ended."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from typing import Any
 
 SCONTROL_S = 5.0  # Longest wait for Slurm's controller. It answers in milliseconds.
 
@@ -13,10 +14,15 @@ def askable(name: str) -> bytes | str:
     return name.encode() if name.isascii() else name
 
 
+def looked_up(name: str, port: int) -> list[tuple[Any, ...]]:
+    """The addresses of `name`, as of `socket.getaddrinfo`. Takes as long as a name server. OSError: there are none."""
+    return list(socket.getaddrinfo(askable(name), port, type=socket.SOCK_STREAM))
+
+
 def is_here(name: str) -> bool:
     """Does `name` mean this host? It does when one of its addresses can be bound here."""
     try:
-        infos = socket.getaddrinfo(askable(name), 0, type=socket.SOCK_STREAM)
+        infos = looked_up(name, 0)
     except OSError:
         return False
     for family, _, _, _, address in infos:
@@ -52,9 +58,8 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def bind_addresses(name: str, port: int) -> list[tuple[int, tuple[object, ...]]]:
-    """Where to listen so that everybody who resolves `name` reaches us, and no wider than that."""
-    infos = socket.getaddrinfo(askable(name), port, type=socket.SOCK_STREAM)
+def bind_addresses(name: str, port: int, infos: list[tuple[Any, ...]]) -> list[tuple[int, tuple[Any, ...]]]:
+    """Where to listen so that everybody who resolves `name`, as `infos`, reaches us, and no wider than that."""
     found = [(int(family), tuple(address)) for family, _, _, _, address in infos]
     if not is_loopback(name) and all(is_loopback(str(address[0])) for _, address in found):
         # /etc/hosts gives many hosts a loopback address for their own name; other nodes come by the real one.

@@ -16,7 +16,7 @@ from errno import EAGAIN
 from holdfast.core.config.grammar import shown_endpoint
 from holdfast.core.errors import ProtocolError
 from holdfast.core.machine import Observation
-from holdfast.runtime.net.addresses import bind_addresses
+from holdfast.runtime.net.addresses import bind_addresses, looked_up
 from holdfast.runtime.net.blocking_link import BlockingLink, InTurn, Turn
 from holdfast.runtime.net.frames import Identity
 from holdfast.runtime.net.unauthenticated import RejectionLog
@@ -51,7 +51,7 @@ class BlockingServer:
         self.links = 0
         self.complaints: list[str] = []  # What the threads want said.
         self.rejections = RejectionLog(self.complaints.append)
-        family, address = bind_addresses(addr, port)[0]
+        family, address = bind_addresses(addr, port, looked_up(addr, port))[0]
         self.listener = socket.socket(family, socket.SOCK_STREAM)
         try:
             if port:  # else it might be one that an agent only holds (`runtime.net.ports`)

@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.core.machine import Observation
 from holdfast.runtime.host import Host
-from holdfast.runtime.net.addresses import askable
+from holdfast.runtime.net.addresses import askable, looked_up
 
 Addresses = list[tuple[Any, ...]] | OSError  # As of `socket.getaddrinfo`; or why there is none.
 
@@ -52,7 +52,7 @@ class Names:
 
     def _look(self, name: str, port: int) -> None:
         try:
-            found: Addresses = list(socket.getaddrinfo(askable(name), port, type=socket.SOCK_STREAM))
+            found: Addresses = looked_up(name, port)
         except OSError as error:
             found = error
         with self.lock:

@@ -19,15 +19,16 @@ from holdfast.core.config.grammar import shown_endpoint
 from holdfast.core.errors import ProtocolError, RendezvousError
 from holdfast.core.machine import NEVER, Observation
 from holdfast.core.value import quicken
-from holdfast.core.wire.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
+from holdfast.core.wire.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Serving, Transmit
 from holdfast.core.wire.messages import Message, is_of_a_member
 from holdfast.runtime.host import Host
-from holdfast.runtime.net.addresses import bind_addresses, host_and_port, is_loopback
+from holdfast.runtime.net.addresses import bind_addresses, host_and_port, is_loopback, looked_up
 from holdfast.runtime.net.codec import decode, encode, warm
 from holdfast.runtime.net.frames import FRAME_BYTES, SEAL_BYTES, TOKEN_BYTES, Identity, Turned
 from holdfast.runtime.net.link_pool import LinkPool
 from holdfast.runtime.net.loopback_link import Loopback
 from holdfast.runtime.net.names import Addresses, Names
+from holdfast.runtime.net.ports import listening_process
 from holdfast.runtime.net.unauthenticated import LIMITS, Limits, RejectionLog, Strangers
 from holdfast.runtime.net.wire import Wire
 
@@ -78,11 +79,12 @@ class Network:
         self.pool = LinkPool(host, self._heard_together)  # Those that have come to us and proved themselves.
         self.came: list[tuple[Wire, bytes]] = []  # What they have said at this look.
         self.sought: set[int] = set()  # Links whose address is not known yet.
+        self.turns: dict[str, int] = {}  # Of the addresses of each name that was called.
         self.wires: dict[int, Wire] = {}
         self.timed: dict[int, Wire] = {}  # Those with a deadline, the earliest first.
         self.strangers = Strangers(limits)
         self.listeners: list[socket.socket] = []
-        self.taken = False  # Somebody else on this host has the endpoint's port.
+        self.taken = 0  # The endpoint's port, while somebody else on this host has it.
         self.rest_until = NEVER  # When to accept again; NEVER: we do.
         self.rejections = RejectionLog(host.complain)
         self.next_guest = GUESTS_FROM
@@ -109,31 +111,40 @@ class Network:
         served."""
         name, port = self.endpoint
         try:
-            addresses = bind_addresses(name, port)
+            found = looked_up(name, port)
         except OSError as error:
             raise RendezvousError(
                 f"cannot serve the rendezvous at {name}:{port}: the name does not resolve ({error.strerror})",
                 hint="give an address of this host in --rdzv-endpoint",
             ) from error
-        for family, (address, _, *scope) in addresses:
+        return self._serve(name, port, found)
+
+    def _serve(self, name: str, port: int, found: list[tuple[Any, ...]]) -> bool:
+        """As `listen`, where the name's addresses are known. False also: none of them is this host's."""
+        made: list[socket.socket] = []
+        for family, (address, _, *scope) in bind_addresses(name, port, found):
             try:
-                sock = _listener(family, (address, port, *scope))
-                port = sock.getsockname()[1]
+                made.append(_listener(family, (address, port, *scope)))
+                port = made[-1].getsockname()[1]
             except OSError as error:
-                if error.errno == errno.EADDRINUSE:
-                    self.taken = True
-                    self._unlisten()
-                    return False
                 if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                     continue
+                for sock in made:
+                    sock.close()
+                if error.errno == errno.EADDRINUSE:
+                    self.taken = port
+                    return False
                 raise RendezvousError(
                     f"cannot listen on {name}:{port}: {error.strerror}", hint="choose another port"
                 ) from error
+        for sock in made:
             sock.setblocking(False)
             self.listeners.append(sock)
             self._welcome(sock)
-        self.endpoint, self.taken = (name, port), False
-        return bool(self.listeners)
+        self.taken = 0
+        if made:
+            self.endpoint = name, port
+        return bool(made)
 
     def warm(self) -> None:
         """Do now what the first message would otherwise have to wait for."""
@@ -145,29 +156,32 @@ class Network:
         match action:
             case Transmit(link=link, message=message, more=more):
                 self.transmit(link, message, more=more)
-            case Connect(link=link, endpoint=endpoint):
-                return self.connect(link, endpoint)
+            case Connect(link=link, endpoint=endpoint, may_serve=may_serve):
+                return self.connect(link, endpoint, may_serve=may_serve)
             case HangUp(link=link):
                 self.hang_up(link)
         return []
 
-    def connect(self, link: int, endpoint: str = "") -> list[Observation]:
-        """Begin a link to `endpoint`, or to the job's; its `LinkUp` or `LinkDown` follows."""
+    def connect(self, link: int, endpoint: str = "", *, may_serve: bool = False) -> list[Observation]:
+        """Begin a link to `endpoint`, or to the job's; its `LinkUp` or `LinkDown` follows, or `Serving`."""
         name, port = host_and_port(endpoint) if endpoint else self.endpoint
         if self.listeners and (name, port) == self.endpoint:
             self.loopback.open(link, self._guest())
             return []
         self.sought.add(link)
-        return self.names.ask(name, port, lambda found: self._reach(link, name, port, found))
+        return self.names.ask(name, port, lambda found: self._reach(link, name, port, found, may_serve=may_serve))
 
-    def _reach(self, link: int, name: str, port: int, found: Addresses) -> list[Observation]:
+    def _reach(self, link: int, name: str, port: int, found: Addresses, *, may_serve: bool) -> list[Observation]:
         if link not in self.sought:
             return []
         self.sought.remove(link)
         if isinstance(found, OSError):
             return [LinkDown(link=link, reason=f"cannot resolve {name}: {found.strerror}")]
-        # Each attempt takes the next address, so a name with a dead IPv6 address still works.
-        family, _, _, _, address = found[link % len(found)]
+        if may_serve and self._serve_instead(name, port, found):
+            return [Serving()]
+        # Each attempt that fails is followed by one at the next address, so a name with a dead IPv6 address still works.
+        turn = self.turns[f"{name}:{port}"] = self.turns.get(f"{name}:{port}", -1) + 1
+        family, _, _, _, address = found[turn % len(found)]
         sock = socket.socket(family, socket.SOCK_STREAM)
         sock.setblocking(False)
         code = sock.connect_ex(address)
@@ -176,6 +190,13 @@ class Network:
             return [LinkDown(link=link, reason=os.strerror(code), refused=code == errno.ECONNREFUSED)]
         self._add(sock, link, ours=True, peer=f"{name}:{port}")
         return []
+
+    def _serve_instead(self, name: str, port: int, found: list[tuple[Any, ...]]) -> bool:
+        try:
+            return self._serve(name, port, found)
+        except RendezvousError as error:
+            self.host.complain(str(error))
+            return False
 
     def transmit(self, link: int, message: Message, *, more: bool = False) -> None:
         """Send a message; it is lost when the link is down. `more`: with the next one."""
@@ -362,6 +383,7 @@ class Network:
             self.hang_up(wire.link)
             return []
         if wire.ours:
+            self.turns[wire.peer] -= 1  # this address is a good one
             return [LinkUp(link=wire.link, ours=True)]
         return [LinkUp(link=wire.link, ours=False, peer=wire.peer, names=wire.names)]
 
@@ -377,12 +399,19 @@ class Network:
         if wire.is_stranger:
             self.rejections.note(wire.peer, f"turned away a connection from {wire.peer}: {reason}", self.host.now())
             return []
+        if self.taken and not wire.is_proven:
+            self._tell_who_has(self.taken)
         # A member cannot mend its certificate while it tries again, no more than its token.
         hopeless = final or (bad and wire.uses_tls and not wire.is_proven)
-        if bad and not hopeless:
+        if bad and wire.is_proven:
             self.rejections.note(wire.peer, f"hung up on {wire.peer}: {reason}", self.host.now())
         foreign, refused = bad and not wire.is_proven, reason == os.strerror(errno.ECONNREFUSED)
         return [LinkDown(link=wire.link, reason=reason, final=hopeless, foreign=foreign, refused=refused)]
+
+    def _tell_who_has(self, port: int) -> None:
+        if owner := listening_process(port):
+            answer = "no agent of this job answers there: this agent takes the port as soon as it is free"
+            self.host.complain(f"port {port} of the job's endpoint is in use on this host, by {owner}, and {answer}")
 
     def _drop(self, wire: Wire) -> None:
         if self.wires.pop(wire.link, None):

@@ -1,8 +1,10 @@
-"""How does a job get a TCP port that nobody can take from it? One question, so that a one-node job loads nothing more."""
+"""How does a job get a TCP port that nobody can take from it, and who has one that it does not get? Little, so that a one-node
+job loads nothing more."""
 
 from __future__ import annotations
 
 import _socket as socket  # `socket` itself, with its enums and selectors, takes 3 ms that the first worker would wait for
+import os
 
 from holdfast.core.errors import StartError
 
@@ -36,3 +38,44 @@ def _bind(sock: socket.socket, to: tuple[str, int]) -> bool:
     except OSError:  # somebody has it, or has just had it
         return False
     return True
+
+
+LISTENS = "0A"  # TCP_LISTEN, as /proc/net/tcp shows it.
+
+
+def listening_process(port: int) -> str:
+    """Which process of this host listens at `port`: `pid 12 (nginx)`. Empty: none does."""
+    sockets = {f"socket:[{inode}]" for table in ("/proc/net/tcp", "/proc/net/tcp6") for inode in _listeners(table, port)}
+    for pid in filter(str.isdecimal, os.listdir("/proc") if sockets else ()):
+        try:
+            fds = os.listdir(f"/proc/{pid}/fd")
+        except OSError:  # it is gone, or another user's
+            continue
+        if any(_is_one_of(f"/proc/{pid}/fd/{fd}", sockets) for fd in fds):
+            return f"pid {pid}{_name_of(pid)}"
+    return "a process that cannot be seen from here" if sockets else ""
+
+
+def _listeners(table: str, port: int) -> list[str]:
+    """Inodes of the sockets that listen at `port`."""
+    try:
+        with open(table) as file:
+            rows = [line.split() for line in file]
+    except OSError:
+        return []
+    return [row[9] for row in rows if len(row) > 9 and row[3] == LISTENS and row[1].endswith(f":{port:04X}")]
+
+
+def _is_one_of(path: str, sockets: set[str]) -> bool:
+    try:
+        return os.readlink(path) in sockets
+    except OSError:
+        return False
+
+
+def _name_of(pid: str) -> str:
+    try:
+        with open(f"/proc/{pid}/comm", errors="replace") as file:
+            return f" ({file.read().strip()})"
+    except OSError:
+        return ""
