@@ -68,6 +68,9 @@ THOROUGH = {
         e2e/test_worker_contract.py::test_gloo_works_across_two_agents_and_a_restart
         e2e/test_hard_use.py::test_a_hundred_restarts_cost_the_agent_nothing but plain
         """,
+    "faults that take their seconds, of which a simulated job or a machine by itself shows the decision": """
+        e2e/test_endpoint.py but c10d
+        """,
     "frameworks that take long to import: Lightning, Transformers, JAX, NVRx's and Google's own clients": """
         e2e/test_callbacks.py but test_the_plain_loop_says_its_steps_and_sections
         e2e/test_jax.py
