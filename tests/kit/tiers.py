@@ -12,6 +12,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 THOROUGH = {
+    "the other ends of a rank: `make test` plays four, and knows all of them by what is recorded of them": """
+        e2e/test_every_end.py but soon
+        """,
     "more seeds: `make test` plays the first 500 simulated jobs, and the first turn of each other loop": """
         sim/test_seeds.py::test_every_rule_holds_whatever_happens but 0
         sim/test_fleet.py::test_of_two_supervisors_one_takes_over_whatever_happens_to_them_and_to_their_store but 0

@@ -144,7 +144,7 @@ def test_where_a_script_has_put_a_link_its_target_s_disk_may_hang(path: Path):
     attempt = AttemptLogs([RankPaths(dir=str(path.parent), error_file=str(path))])
     hangs = SimpleNamespace(value=lambda task, patience_s: None)
     workers: Any = SimpleNamespace(attempt=attempt, disk_is_local=True, reader=hangs)
-    assert Workers._evidence(workers, 0).message.endswith("that disk does not answer")
+    assert Workers._evidence(workers, 0).trouble.endswith("that disk does not answer")
     path.unlink()
     os.rename(elsewhere, path)
     assert Workers._evidence(workers, 0).message == "RuntimeError: boom more"

@@ -104,7 +104,7 @@ def test_without_any_evidence_it_says_how_to_have_some():
 @pytest.mark.parametrize("code", [1, -9])
 def test_what_is_wrong_with_an_error_file_is_said_in_a_line(code: int):
     trouble = "error file /logs/error.json is not JSON: Expecting value"
-    text = report_text(report(failure(3, exitcode=code, cause="signal" if code < 0 else "exit", message=trouble)))
+    text = report_text(report(failure(3, exitcode=code, cause="signal" if code < 0 else "exit", trouble=trouble)))
     assert text.count(trouble) == 1 and f"\n  {trouble}\n" in text
 
 

@@ -20,8 +20,9 @@ script without us; the agent then has its pidfd.
 - where the agent wishes it, has what an unmodified script does count as signs of life (`client.hooks`);
 - once the script has a process group, has a thread answer how far its collectives have come (`client.collectives`);
 - enables faulthandler, as torch's `record` does;
-- wraps sys.excepthook, to write the error record and raise the page's error flag before the traceback is printed;
-- leaves a mark when the interpreter begins to end in good order.
+- wraps sys.excepthook, to leave the exception's words in the page, write the error record and raise the page's error flag
+  before the traceback is printed. The words need no disk and no descriptor: neither may be left;
+- leaves a mark when the interpreter begins to end in good order, and tells the agent: the exit code comes a while later.
 
 A spare (`client.spare`) is started in the very same way, but ahead of time. It has no page yet, so it does what needs none,
 imports what its worker is going to import, and waits, here: `park` returns when it has become a worker, and Python then runs
@@ -305,13 +306,9 @@ def _install_hooks() -> None:
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if os.getpid() == _me:
             judged.append(error)
-            try:
-                if get_ident() == main_thread and _is_the_end():
-                    now = time_ns()
-                    write(error)
-                    _flag_error(error, now)
-            except Exception:
-                pass
+            if get_ident() == main_thread and _is_the_end():
+                now = time_ns()
+                _try_quietly(lambda: _leave_words(error), lambda: write(error), lambda: _flag_error(error, now))
         shown(kind, error, trace)
 
     def at_exit() -> None:
@@ -319,19 +316,40 @@ def _install_hooks() -> None:
             return
         # A hook of the script's own may have taken our place.
         error = getattr(sys, "last_value", None)
-        try:
-            if error is not None and not any(error is seen for seen in judged):
-                write(error)
-        except Exception:
-            pass
+        if error is not None and not any(error is seen for seen in judged):
+            _try_quietly(lambda: _leave_words(error), lambda: write(error))
         if words is not None:
-            words[layout.STATE] = layout.FINISHING
             words[layout.EXIT_NS] = monotonic_ns()
+            words[layout.STATE] = layout.FINISHING
+            if _wake_agent is not None:
+                _wake_agent()
 
     # Both, since programs ask `sys.excepthook is sys.__excepthook__` to learn whether anybody has changed it.
     sys.excepthook = excepthook
     sys.__excepthook__ = excepthook
     atexit.register(at_exit)  # the first to register is the last to run
+
+
+def _try_quietly(*steps: Callable[[], object]) -> None:
+    """Each by itself: a disk that is full, or no descriptor left, costs the record and not the word of it."""
+    for step in steps:
+        try:
+            step()
+        except Exception:
+            continue
+
+
+def _leave_words(error: BaseException) -> None:
+    if words is None:
+        return
+    try:
+        said = str(error)[: layout.LAST_WORDS_BYTES]
+    except Exception:
+        said = "<exception without a text>"
+    text = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    line = " ".join(text.split()).encode("utf-8", "backslashreplace")[: layout.LAST_WORDS_BYTES - 1] + b"\0"
+    at = layout.LAST_WORDS * 8
+    words.cast("B")[at : at + len(line)] = line
 
 
 def _is_the_end() -> bool:

@@ -5,6 +5,22 @@ from __future__ import annotations
 from holdfast.core.job.events import ControlKind
 from holdfast.core.machine import Observation
 from holdfast.core.page.signs import Moments
+from holdfast.core.value import Value
+
+
+class LastSigns(Value):
+    """What a process has shown of its own end."""
+
+    words: str = ""  # The exception that ended its script: type and text in one line. Empty: none has, as far as is known.
+    ending: bool = False  # Its interpreter has begun to end in good order.
+    booted: bool = False  # It is, or was, a Python that ran our bootstrap.
+    became: str = ""  # The program that it has become by exec. Empty: it has not.
+
+
+class ProcessEnding(Observation):
+    """A process's interpreter has begun to end in good order, with a code that is not known yet: its script is over."""
+
+    pid: int
 
 
 class ProcessDying(Observation):
@@ -12,12 +28,14 @@ class ProcessDying(Observation):
 
     pid: int
     exitcode: int
+    last: LastSigns = LastSigns()
 
 
 class ProcessErred(Observation):
     """An uncaught exception has ended a process's main thread, and its record is on disk: it will exit with 1."""
 
     pid: int
+    last: LastSigns = LastSigns()
 
 
 class ProcessGone(Observation):
@@ -28,6 +46,7 @@ class ProcessGone(Observation):
     step: int | None = None  # The last step that it had reported. None: it reported none.
     step_told: bool = False  # The script said so itself: it is the job's step, not this process's.
     moments: Moments | None = None  # None: it had no page.
+    last: LastSigns = LastSigns()
     stack: str = ""
     """Where its main thread was when it was asked to end, in faulthandler's words. Empty: it was not asked, or has not told."""
 

@@ -36,6 +36,9 @@ SIGNALS = {
 """What an end by a signal most likely means, where nothing else tells."""
 
 
+UNEVEN = "have all ranks make the same number of steps, and leave together (exit codes are taken modulo 256: 256 is 0)"
+
+
 def attribute(evidence: Evidence) -> Finding:
     """What happened, to whom, why, and what to do."""
     places = Places(evidence)
@@ -43,6 +46,8 @@ def attribute(evidence: Evidence) -> Finding:
     symptoms = [one for one in alive if one.rule.depth == SYMPTOM]
     if causes := last_words(alive):
         return _finding(causes, places)
+    if own := _known_end(symptoms, places):
+        return own
     # Nobody says why. Then who was not where the others waited tells more than who complained.
     signs = (compare(evidence.records), outlier(evidence.stacks), waited_for(evidence))
     if found := max(filter(None, signs), key=lambda one: one.confidence, default=None):
@@ -52,6 +57,15 @@ def attribute(evidence: Evidence) -> Finding:
     if guilty := [end for end in evidence.ends if not end.innocent and end.exitcode]:
         return _of_end(min(guilty, key=lambda end: (not end.first, (end.exitcode or 0) > 0, end.line)), evidence)
     return _of_little(alive, places)
+
+
+def _known_end(symptoms: list[Sighting], places: Places) -> Finding | None:
+    """What our agents know to have ended first, by what it has said itself; else by how it ended."""
+    for end in places.evidence.ends:
+        if end.own:
+            its = [one for one in symptoms if one.rank == end.rank or (one.rank is None and end.pid and one.pid == end.pid)]
+            return _finding(its, places) if its else _of_end(end, places.evidence)
+    return None
 
 
 def _of_little(alive: list[Sighting], places: Places) -> Finding:
@@ -118,10 +132,14 @@ def _finding(alike: Sequence[Sighting], places: Places) -> Finding:
 def _of_end(end: End, evidence: Evidence) -> Finding:
     code = end.exitcode
     kind, confidence, says, advice = SIGNALS.get(code or 0, (Class.UNKNOWN, 0.3, "", "see its log"))
+    if end.own and code == 0:
+        kind, confidence, says, advice = Class.USER_CODE, 0.8, end.what, UNEVEN
     if not says:
         says = f"ended with exit code {code}, and no rule matched" if code is not None else end.what or "ended"
         if code is not None and code < 0:
             says = f"was killed by {signal_name(code)}"
+        elif end.own and end.what:
+            says = f"exited with code {code}: {end.what}"
     rank = end.rank
     return Finding(
         kind=kind, confidence=confidence, rank=rank, node=end.node, action=ADVISED[kind], advice=advice,

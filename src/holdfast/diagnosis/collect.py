@@ -20,6 +20,9 @@ from holdfast.diagnosis.tables import CAUSE
 from holdfast.telemetry.record.io_thread import IoThread
 from holdfast.telemetry.record.state_dir import incident_dir
 
+OWN = (Cause.EXIT, Cause.SIGNAL, Cause.EARLY, Cause.EXCEPTION)
+"""Ends of a rank's own: what others complain of is this."""
+
 
 def end_of(failure: Failure, *, first: bool = False) -> End:
     """How that worker ended."""
@@ -27,6 +30,7 @@ def end_of(failure: Failure, *, first: bool = False) -> End:
         rank=failure.rank if failure.rank >= 0 else None, local=failure.local_rank if failure.rank >= 0 else None,
         node=failure.node, pid=failure.pid, exitcode=failure.exitcode, at=failure.at_unix, first=first,
         innocent=failure.innocent, what=failure.message,
+        own=first and not failure.follows and failure.cause in OWN,
     )  # fmt: skip
 
 

@@ -38,6 +38,7 @@ class End(Process):
     exitcode: int | None = None  # As `Popen.returncode`: negative for a signal. None: not known.
     first: bool = False  # The launcher takes it for the first failure.
     innocent: bool = False  # It was ended because another had failed.
+    own: bool = False  # Our agents know that it ended by itself, before the others.
     what: str = ""  # What is said of it. Empty: nothing more.
     source: str = ""
     line: int = 0

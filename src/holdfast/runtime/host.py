@@ -13,9 +13,28 @@ from functools import partial
 from holdfast.core.errors import HoldfastError, StartError
 from holdfast.core.job.events import ControlKind
 from holdfast.core.machine import Signalled
-from holdfast.core.processes import ProcessAsked, ProcessCalculated, ProcessDying, ProcessErred, ProcessGone
+from holdfast.core.processes import (
+    LastSigns,
+    ProcessAsked,
+    ProcessCalculated,
+    ProcessDying,
+    ProcessEnding,
+    ProcessErred,
+    ProcessGone,
+)
 from holdfast.core.signals import signal
-from holdfast.runtime.process.process import Process, dying, kill_group, kill_strays, kill_tree, pidfd_open, reap, spawn, state
+from holdfast.runtime.process.process import (
+    Process,
+    dying,
+    kill_group,
+    kill_strays,
+    kill_tree,
+    name,
+    pidfd_open,
+    reap,
+    spawn,
+    state,
+)
 from holdfast.runtime.shm.pages import DeathWatch, Page, create_page
 
 TYPE_CHECKING = False
@@ -38,6 +57,19 @@ class Child:
         self.process = process
         self.page = page
         self.watch: DeathWatch | None = None
+        self.is_ending = False  # It has been told that its interpreter ends.
+        self.became = ""  # The program that it has become by exec. Empty: it has not.
+
+    def last_signs(self) -> LastSigns:
+        """What it has shown of its own end so far."""
+        if (page := self.page) is None:
+            return LastSigns()
+        return LastSigns(words=page.last_words, ending=page.is_ending, booted=page.is_booted, became=self.became)
+
+    def begins_to_end(self) -> bool:
+        """Whether its interpreter has begun to end since somebody asked last."""
+        was, self.is_ending = self.is_ending, self.page is not None and self.page.is_ending
+        return self.is_ending and not was
 
     def watch_death(self, page: Page, notify: Callable[[], None]) -> None:
         """Have `notify` called, by a thread, when the kernel releases the page's mutex."""
@@ -262,7 +294,8 @@ class Host(Ready):
 
     def _alarmed(self, events: int) -> list[Observation]:
         os.eventfd_read(self.alarm)
-        seen: list[Observation] = []
+        # Before anything that has one of these signalled.
+        seen: list[Observation] = [ProcessEnding(pid=pid) for pid, child in self.children.items() if child.begins_to_end()]
         while self.dead:
             pid = self.dead.pop()
             child = self.children.get(pid)
@@ -270,13 +303,17 @@ class Host(Ready):
                 seen += _said(pid, child)
             # A worker that merely called exec has lost its mutex too, but is not dying.
             if child and (death := dying(pid)) and death.exitcode is not None:
-                seen.append(ProcessDying(pid=pid, exitcode=death.exitcode))
+                seen.append(ProcessDying(pid=pid, exitcode=death.exitcode, last=child.last_signs()))
             elif child and child.page and child.page.error_at_unix is not None:
-                seen.append(ProcessErred(pid=pid))
+                seen.append(ProcessErred(pid=pid, last=child.last_signs()))
+            elif child and child.watch and child.watch.died:
+                child.became = name(pid)
         return seen
 
     def _gone(self, pid: int) -> list[Observation]:
         child = self.children[pid]
+        if child.became:  # by now its name is surely the new program's
+            child.became = name(pid) or child.became
         exitcode = reap(pid)
         if exitcode is None:
             return []
@@ -289,7 +326,8 @@ class Host(Ready):
         step, told = child.page.last_step if child.page else (None, False)
         moments = child.page.moments if child.page else None
         stack = child.page.where() if child.page else ""
-        gone = ProcessGone(pid=pid, exitcode=exitcode, step=step, step_told=told, moments=moments, stack=stack)
+        last = child.last_signs()
+        gone = ProcessGone(pid=pid, exitcode=exitcode, step=step, step_told=told, moments=moments, last=last, stack=stack)
         seen: list[Observation] = [*_said(pid, child), gone]
         if child.page:
             child.page.close()

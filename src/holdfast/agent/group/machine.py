@@ -10,6 +10,7 @@ from holdfast.agent.group import hang_response, job_end, node_health, round_star
 from holdfast.agent.group.messages import (
     ControlAsked,
     Ended,
+    Ending,
     FromCoordinator,
     Hung,
     ImportsKnown,
@@ -179,6 +180,8 @@ def _of_workers(state: State, seen: Observation, now: float) -> Step | None:
             return worker_events.started(state, begun)
         case _, StartFailed() as failed:
             return worker_events.start_failed(state, failed, now)
+        case _, Ending() as ending:
+            return worker_events.ending(state, ending, now)
         case _, Ended() as ended:
             return worker_events.ended(state, ended, now)
         case Phase.RUNNING, Stuck() as stuck:

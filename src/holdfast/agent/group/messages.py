@@ -67,6 +67,13 @@ class Ended(Observation):
     evidence: Evidence
 
 
+class Ending(Observation):
+    """A worker's script is over: its interpreter ends in good order, with a code that is not known yet."""
+
+    local_rank: int
+    at_unix: float
+
+
 class Stuck(Observation):
     """A worker sleeps in the kernel, deaf to every signal, for longer than the user allows."""
 

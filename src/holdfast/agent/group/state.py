@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from holdfast.agent.group.gpu_memory_wait import MemoryWait
 from holdfast.agent.group.signal_forwarding import ScriptSignals
+from holdfast.core.job.ends import LEAVING, Exited, cause_of, follows
 from holdfast.core.job.failure import Cause, Evidence, Failure, Position
 from holdfast.core.machine import NEVER, Action
 from holdfast.core.signals import signal
@@ -45,10 +46,19 @@ class Worker(Value):
     charge: tuple[Cause, str] | None = None
     """(cause, message) of what was found against it while it still ran. None: nothing."""
     asked_at: float = -NEVER  # When it last asked for something.
+    ending_at: float = -NEVER  # When its interpreter began to end.
+    left_at_unix: float | None = (
+        None  # Since when it leaves by itself. None: it does not, or was told to stop first.
+    )
     overdue: str = ""  # Which limit it has exceeded, in words. Empty: none.
     overdue_at_unix: float = 0.0
     struck: bool = False  # It was sent its deadly signal before the others are stopped.
     stacks_path: str | None = None  # Where its stacks are. None: it has not been looked at, or they are not kept.
+
+    @property
+    def spoke_at(self) -> float:
+        """Since when it may be about to end by itself."""
+        return max(self.asked_at, self.ending_at)
 
     @property
     def ids(self) -> dict[str, int]:
@@ -95,6 +105,15 @@ class WorkerTable(Value):
         return tuple(i for i, worker in self.seats.items() if worker.state is not WorkerState.GONE)
 
     @property
+    def exited(self) -> tuple[Exited, ...]:
+        """Those that have exited with 0, or are about to as far as is known, and were not told to."""
+        return tuple(
+            Exited(rank=worker.rank, local_rank=i, pid=worker.pid, at_unix=worker.left_at_unix)
+            for i, worker in self.seats.items()
+            if worker.left_at_unix is not None and worker.exitcode == 0
+        )
+
+    @property
     def can_work(self) -> bool:
         """Whether some run that we have not killed."""
         working = (WorkerState.STARTING, WorkerState.RUNNING)
@@ -116,6 +135,10 @@ class WorkerTable(Value):
     def failed(self, worker: Worker, at_unix: float, cause: Cause, evidence: Evidence) -> WorkerTable:
         """One has failed, or more is known of it. The first news says when and why."""
         before = self.failures.get(worker.local_rank)
+        message = worker.charged_with
+        if not message:
+            message = LEAVING if cause is Cause.EARLY else cause_of(worker.exitcode, evidence)[1]
+        seen_at = at_unix if worker.left_at_unix is None else min(at_unix, worker.left_at_unix)
         failure = Failure(
             node=self.node,
             rank=worker.rank,
@@ -123,15 +146,17 @@ class WorkerTable(Value):
             role=self.role,
             pid=worker.pid,
             exitcode=worker.exitcode,
-            at_unix=before.at_unix if before else min(evidence.at_unix or at_unix, at_unix),
+            at_unix=before.at_unix if before else min(evidence.at_unix or at_unix, seen_at),
             cause=before.cause if before else cause,
-            message=worker.charged_with or evidence.message,
+            message=message,
+            trouble=evidence.trouble,
             traceback=evidence.traceback,
             error_file=evidence.error_file,
             error_record=evidence.error_record,
             log_tail=evidence.log_tail,
             log_path=evidence.log_path,
             stacks_path=worker.stacks_path,
+            follows=not worker.charge and follows(message, evidence),
             round=self.round,
             attempt=self.attempt,
         )
@@ -143,10 +168,8 @@ class WorkerTable(Value):
             return worker.charge[0]
         by = -worker.exitcode if worker.exitcode is not None and worker.exitcode < 0 else 0
         if by and by in (self.stop_signal, signal.SIGKILL if worker.local_rank in self.killed else 0):
-            return Cause.STOPPED
-        if evidence.traceback or evidence.error_record:
-            return Cause.EXCEPTION
-        return Cause.SIGNAL if by > 0 else Cause.EXIT
+            return Cause.STOPPED if worker.left_at_unix is None else Cause.EARLY
+        return cause_of(worker.exitcode, evidence)[0]
 
 
 def workers_of(join: Join, assigned: Assigned) -> WorkerTable:

@@ -22,8 +22,8 @@ from holdfast.core.value import replace
 from holdfast.core.wire.messages import Stop, Stopped, Succeeded
 
 LAST_WORDS_S = 1.0
-"""A worker that has just asked for something is asked to stop so much later than the others: most that ask end by themselves,
-with a traceback that says more than their wish, and SIGTERM would cut it short."""
+"""A worker that has just asked for something, or whose interpreter ends, is asked to stop so much later than the others: most
+end by themselves, with a traceback or a code that says more, and SIGTERM would cut it short."""
 
 
 def told_to_stop(state: State, word: Stop, now: float) -> Step:
@@ -61,7 +61,7 @@ def stop(state: State, signum: int, reason: str, now: float) -> Step:
         workers = workers.gone(workers.seats)  # not even tried
     # Not those that are dying already: a signal would only cut their exit handlers short.
     alive = tuple(i for i in workers.alive if workers[i].state is not WorkerState.DYING and not workers[i].struck)
-    speaking = tuple(i for i in alive if signum == signal.SIGTERM and now < workers[i].asked_at + LAST_WORDS_S)
+    speaking = tuple(i for i in alive if signum == signal.SIGTERM and now < workers[i].spoke_at + LAST_WORDS_S)
     stopping = Stopping(
         since=now,
         kill_at=now + state.grace_s,
@@ -88,7 +88,7 @@ def late(state: State, stopping: Stopping, now: float) -> Step:
     elif now >= stopping.last_words_until:
         left = tuple(i for i in stopping.speaking if state.workers[i].state is WorkerState.RUNNING)
         state = replace(state, stopping=replace(stopping, last_words_until=NEVER))
-        actions = _ask(state, left, f"it had {LAST_WORDS_S:g} s to exit after its request")
+        actions = _ask(state, left, f"it had {LAST_WORDS_S:g} s to exit by itself")
     elif now >= stopping.abandon_at:
         state, actions = _give_up(state)
     return first(actions, settle(state, now))
@@ -149,7 +149,8 @@ def settle(state: State, now: float) -> Step:
         return state, []
     if state.phase is Phase.RUNNING and not state.workers.failures:
         state = replace(state, phase=Phase.SUCCEEDED)
-        return state, [Send(message=Succeeded(node=state.join.node, round=state.round))]
+        done = Succeeded(node=state.join.node, round=state.round, exited=state.workers.exited)
+        return state, [Send(message=done)]
     return all_gone(state, now) if state.phase in (Phase.RUNNING, Phase.STOPPING) else (state, [])
 
 
@@ -159,7 +160,8 @@ def all_gone(state: State, now: float) -> Step:
     killed = state.workers.ranks(sorted(state.workers.killed))
     failures = tuple(state.workers.failures.values())
     actions: list[Action] = [Sweep(), Record(event=WorkersStopped(took_s=took_s, killed=killed))]
-    actions.append(Send(message=Stopped(node=state.join.node, round=state.round, failures=failures)))
+    ended = Stopped(node=state.join.node, round=state.round, failures=failures, exited=state.workers.exited)
+    actions.append(Send(message=ended))
     state = replace(state, phase=Phase.STOPPED, stopping=None)
     if state.rejoin:
         return first(actions, round_start.begin(state, now))

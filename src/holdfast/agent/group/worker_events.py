@@ -9,6 +9,7 @@ from __future__ import annotations
 from holdfast.agent.group.messages import (
     ControlAsked,
     Ended,
+    Ending,
     Send,
     SignalWorkers,
     Started,
@@ -47,6 +48,14 @@ def start_failed(state: State, seen: StartFailed, now: float) -> Step:
     return fail(state, state.workers[seen.local_rank], seen.at_unix, Cause.START, Evidence(message=seen.message), now)
 
 
+def ending(state: State, seen: Ending, now: float) -> Step:
+    """A worker's script is over. If others fail of that, it may end by itself: its code says why it went."""
+    worker = state.workers[seen.local_rank]
+    if state.phase is not Phase.RUNNING or worker.state is not WorkerState.RUNNING:
+        return state, []
+    return with_worker(state, worker.local_rank, ending_at=now, left_at_unix=seen.at_unix), []
+
+
 def ended(state: State, seen: Ended, now: float) -> Step:
     """A worker is dying, or gone."""
     worker, actions = state.workers[seen.local_rank], list[Action]()
@@ -60,6 +69,8 @@ def ended(state: State, seen: Ended, now: float) -> Step:
         actions.append(Record(event=WorkerDying(exitcode=seen.exitcode, **worker.ids)))
     state = with_worker(state, seen.local_rank, exitcode=exitcode, state=where)
     if exitcode == 0:
+        if state.phase is Phase.RUNNING and worker.left_at_unix is None:
+            state = with_worker(state, seen.local_rank, left_at_unix=seen.at_unix)
         return first(actions, settle(state, now))
     worker = state.workers[seen.local_rank]
     cause = state.workers.cause(worker, seen.evidence)
@@ -73,7 +84,8 @@ def fail(state: State, worker: Worker, at_unix: float, cause: Cause, evidence: E
     failure = state.workers.failures[worker.local_rank]
     actions: list[Action] = [Record(event=FailureSeen(failure=failure))] if is_news else []
     if state.phase is Phase.RUNNING:
-        actions.append(Send(message=Failed(node=state.join.node, round=state.round, failure=failure)))
+        exited = state.workers.exited
+        actions.append(Send(message=Failed(node=state.join.node, round=state.round, failure=failure, exited=exited)))
     if state.phase is Phase.RUNNING and not (state.assigned and state.assigned.carries_on):
         return first(actions, stop_once_seen(state, f"rank {worker.rank} failed", now))
     return first(actions, settle(state, now))

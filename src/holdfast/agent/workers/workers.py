@@ -14,6 +14,7 @@ from holdfast.agent.group.messages import (
     TOO_LATE,
     ControlAsked,
     Ended,
+    Ending,
     LimitsKnown,
     PortHeld,
     Started,
@@ -35,7 +36,15 @@ from holdfast.core.job.cycles import cycle_of
 from holdfast.core.job.failure import Evidence
 from holdfast.core.machine import NEVER, Observation
 from holdfast.core.page.layout import HOOK_MODULES, HOOK_SIGNS
-from holdfast.core.processes import ProcessAsked, ProcessCalculated, ProcessDying, ProcessErred, ProcessGone
+from holdfast.core.processes import (
+    LastSigns,
+    ProcessAsked,
+    ProcessCalculated,
+    ProcessDying,
+    ProcessEnding,
+    ProcessErred,
+    ProcessGone,
+)
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import Assigned
 from holdfast.runtime.hardware.mounts import is_local
@@ -168,17 +177,19 @@ class Workers(Component):
     def understood(self, seen: Observation) -> list[Observation]:
         """What this host saw, as the group's observations."""
         match seen:
-            case ProcessDying(pid=pid, exitcode=exitcode) if exitcode != 0 and pid in self.local_ranks:
-                return [self._ended(pid, exitcode, gone=False)]
-            case ProcessErred(pid=pid) if pid in self.local_ranks:
-                return [self._ended(pid, 1, gone=False)]
-            case ProcessGone(pid=pid, exitcode=exitcode) if pid in self.local_ranks:
-                return [*self._how_far(seen), *self._stashed(), self._ended(pid, exitcode, gone=True)]
+            case ProcessEnding(pid=pid) if pid in self.local_ranks:
+                return [Ending(local_rank=self.local_ranks[pid], at_unix=self.host.unix())]
+            case ProcessDying(pid=pid, exitcode=exitcode, last=last) if exitcode != 0 and pid in self.local_ranks:
+                return [self._ended(pid, exitcode, last, gone=False)]
+            case ProcessErred(pid=pid, last=last) if pid in self.local_ranks:
+                return [self._ended(pid, 1, last, gone=False)]
+            case ProcessGone(pid=pid, exitcode=exitcode, last=last) if pid in self.local_ranks:
+                return [*self._how_far(seen), *self._stashed(), self._ended(pid, exitcode, last, gone=True)]
             case ProcessAsked(pid=pid, kind=kind, reason=reason) if pid in self.local_ranks:
                 return [ControlAsked(local_rank=self.local_ranks[pid], kind=kind, reason=reason)]
             case ProcessCalculated(pid=pid, limits_s=limits_s) if pid in self.local_ranks:
                 return [LimitsKnown(limits_s=limits_s)]
-            case ProcessDying() | ProcessErred() | ProcessGone() | ProcessAsked() | ProcessCalculated():
+            case ProcessEnding() | ProcessDying() | ProcessErred() | ProcessGone() | ProcessAsked() | ProcessCalculated():
                 return []
         return [seen]
 
@@ -289,9 +300,12 @@ class Workers(Component):
 
     # --- evidence -------------------------------------------------------------------------------------------------------
 
-    def _ended(self, pid: int, exitcode: int, *, gone: bool) -> Ended:
+    def _ended(self, pid: int, exitcode: int, last: LastSigns, *, gone: bool) -> Ended:
         local_rank = self.local_ranks[pid]
-        evidence = Evidence() if exitcode == 0 else self._evidence(local_rank)
+        evidence = Evidence()
+        if exitcode != 0:
+            seen = {"last_words": last.words, "ending": last.ending, "booted": last.booted, "became": last.became}
+            evidence = replace(self._evidence(local_rank), **seen)
         return Ended(local_rank=local_rank, exitcode=exitcode, gone=gone, at_unix=self.host.unix(), evidence=evidence)
 
     def _evidence(self, local_rank: int) -> Evidence:
@@ -301,7 +315,7 @@ class Workers(Component):
         is_here = self.disk_is_local and not any(map(os.path.islink, paths))  # a script's links may lead to any disk
         if is_here:  # as most are: another thread takes a millisecond, of the five that a death is told in
             return _left_by(local_rank, attempt)
-        unknown = Evidence(message=f"what it has left in {attempt[local_rank].dir} is not known: that disk does not answer")
+        unknown = Evidence(trouble=f"what it has left in {attempt[local_rank].dir} is not known: that disk does not answer")
         return self.reader.value(lambda: _left_by(local_rank, attempt), EVIDENCE_S) or unknown
 
     # --- logs -----------------------------------------------------------------------------------------------------------
@@ -349,7 +363,8 @@ def _left_by(local_rank: int, attempt: AttemptLogs) -> Evidence:
     said = record or error_files.ErrorRecord()
     return Evidence(
         at_unix=said.at_unix,
-        message=said.message or said.trouble,
+        message=said.message,
+        trouble="" if said.message else said.trouble,
         traceback=said.traceback,
         error_file=files.error_file if record else None,
         error_record=said.content,

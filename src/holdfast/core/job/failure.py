@@ -32,6 +32,7 @@ class Cause(StrEnum):
     EXIT = "exit"
     SIGNAL = "signal"
     EXCEPTION = "exception"
+    EARLY = "early"  # It exited with 0, or began to, while others of its round were training.
     WATCHDOG = "watchdog"
     HUNG = "hung"
     STUCK = "stuck"
@@ -45,11 +46,16 @@ class Evidence(Value):
 
     at_unix: float | None = None  # Time in the error record. None: it has none.
     message: str = ""
+    trouble: str = ""  # Why its error record could not be read, or is of no use.
     traceback: str | None = None
     error_file: str | None = None
     error_record: dict[str, Any] | None = None
     log_tail: tuple[str, ...] = ()
     log_path: str | None = None
+    last_words: str = ""  # The exception that ended its script, as its page has it: no disk or descriptor was needed for that.
+    ending: bool = False  # Its interpreter had begun to end in good order.
+    became: str = ""  # The program that it had become by exec. Empty: it had not.
+    booted: bool = False  # It was a Python that ran our bootstrap.
 
 
 class Reached(Value):
@@ -90,8 +96,10 @@ class Failure(Value):
     exitcode: int | None = None  # Exit code; negative for a signal. None: not known (the node is gone).
     at_unix: float  # Time from the error record, else when the agent saw it (seconds since the epoch).
     cause: Cause = Cause.EXIT
-    """exit · signal · exception · watchdog · hung · stuck · start · node_lost · stopped (by us, after another failure)"""
+    """exit · signal · exception · early (exited with 0 while others were training) · watchdog · hung · stuck · start ·
+    node_lost · stopped (by us, after another failure)"""
     message: str = ""  # One line: the exception's type and text, or what happened.
+    trouble: str = ""  # Why its error record could not be read, or is of no use. Empty: it was, or there is none.
     traceback: str | None = None  # Python traceback, if the worker could write one.
     error_file: str | None = None  # Path of its error record. None: it wrote none.
     error_record: dict[str, Any] | None = None  # Content of the error file (torch's JSON).
@@ -99,6 +107,7 @@ class Failure(Value):
     log_path: str | None = None  # Path of its whole log, on its own host. None: the log is not kept.
     stacks_path: str | None = None
     """Folder with the stacks of its node's ranks, on its own host. None: it did not hang, or nothing is kept."""
+    follows: bool = False  # True: by its own words it failed because another rank was gone (`core.job.ends`).
     undecided: bool = False  # True: all ranks hung, and nothing shows which rank caused it. It does not count against its node.
     round: int = 0  # Round in which it happened.
     attempt: int = 0  # Restarts of the job before it.
@@ -112,6 +121,11 @@ class Failure(Value):
     def innocent(self) -> bool:
         """True when we stopped this worker because another had failed."""
         return self.cause == Cause.STOPPED
+
+    @property
+    def distance(self) -> tuple[bool, bool]:
+        """How far from the beginning of a round's trouble: of two failures the smaller is nearer, whichever was seen first."""
+        return self.innocent, self.follows
 
 
 def signal_name(exitcode: int | None) -> str | None:
@@ -141,8 +155,8 @@ def hung(overdue: str, position: Position | None = None) -> str:
 
 
 def in_order(failures: Iterable[Failure]) -> list[Failure]:
-    """Earliest first; those we stopped ourselves last; then by rank."""
-    return sorted(failures, key=lambda failure: (failure.innocent, failure.at_unix, failure.rank))
+    """Earliest first; after them those that followed from another's end, then those we stopped ourselves; then by rank."""
+    return sorted(failures, key=lambda failure: (*failure.distance, failure.at_unix, failure.rank))
 
 
 def guilty(failures: Iterable[Failure]) -> list[Failure]:
@@ -155,7 +169,7 @@ def describe(failure: Failure) -> str:
     if failure.rank < 0:
         return f"node {failure.node} was lost: {failure.message or 'no longer heard from'}"
     who = f"rank {failure.rank} (local {failure.local_rank}) on {failure.node}"
-    if failure.cause in (Cause.WATCHDOG, Cause.HUNG, Cause.STUCK):
+    if failure.cause in (Cause.WATCHDOG, Cause.HUNG, Cause.STUCK, Cause.EARLY):
         how = failure.message
     elif failure.signal_name:
         how = f"was killed by {failure.signal_name}"
@@ -165,7 +179,7 @@ def describe(failure: Failure) -> str:
         how = "did not start"
     else:
         how = "ended"
-    if failure.cause in (Cause.EXCEPTION, Cause.START) and failure.message:
+    if failure.cause in (Cause.EXCEPTION, Cause.START, Cause.EXIT, Cause.SIGNAL) and failure.message:
         how += f": {failure.message}"
     if failure.stacks_path:
         how += f"; stacks: {failure.stacks_path}"

@@ -15,6 +15,7 @@ and a record, which costs no memory before it is used.
     96-127   worker   what the script asks of the job, with a reason in words
     208-239  worker   text: why the bootstrap could not do its whole work
     240      worker   how long the text of modules is
+    256-383  worker   text: the exception that ends the script
     512-1023 worker   sections: 32 slots
     1024-    worker   text: the modules that the script has had loaded
     32768-   worker   its record of collectives
@@ -31,7 +32,7 @@ MODULES_BYTES = 256 * 1024 - FIELDS_BYTES  # Some 8,000 names: four times those 
 RECORD_ROOM = 1 << 20  # Of bytes: torch's record of 2000 collectives takes a quarter of that.
 SIZE = FIELDS_BYTES + MODULES_BYTES + RECORD_ROOM
 MAGIC = 0x3145474150464C48  # "HLFPAGE1", little-endian
-VERSION = 8
+VERSION = 9
 
 # Agent → worker.
 MAGIC_AT = 0
@@ -115,6 +116,8 @@ MODULES_END = 240
 script had changed by then that decides what is loaded, and what it finds."""
 MODULES = 1024
 RECORD = MODULES + MODULES_BYTES // 8
+LAST_WORDS = 256  # Text: type and text of the exception that ends the script, in one line, whether or not it has a record.
+LAST_WORDS_BYTES = 1024
 LOADING, LOADED = b" ", b"+"  # The marks. What fails to load, or is still at it, has the first.
 CHANGED, ELSEWHERE = b"=", b"?"
 """`=NAME SUM`: this variable is not what the process began with, but has a value of that checksum (`-`: none). `?NAME ORIGIN`:

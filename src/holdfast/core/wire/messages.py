@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from holdfast.core.job.ends import Exited
 from holdfast.core.job.events import ExcludedBy, HealthState
 from holdfast.core.job.failure import Failure, Position
 from holdfast.core.job.injection import Injection
@@ -139,6 +140,7 @@ class Failed(Message):
     node: str
     round: int
     failure: Failure
+    exited: tuple[Exited, ...] = ()  # Workers of mine that had exited with 0 by then.
 
 
 class HangFound(Message):
@@ -165,6 +167,7 @@ class Stopped(Message):
     node: str
     round: int
     failures: tuple[Failure, ...] = ()
+    exited: tuple[Exited, ...] = ()  # As in `Failed`.
 
 
 class Succeeded(Message):
@@ -172,6 +175,7 @@ class Succeeded(Message):
 
     node: str
     round: int
+    exited: tuple[Exited, ...] = ()
 
 
 class Leave(Message):

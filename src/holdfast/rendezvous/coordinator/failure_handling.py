@@ -7,15 +7,25 @@ blame for a hang.
 
 from __future__ import annotations
 
+from holdfast.core.job.ends import left
 from holdfast.core.job.events import ExcludedBy, FailureSeen
 from holdfast.core.job.failure import Cause, Failure, describe
 from holdfast.core.job.policy import Decision, Verdict
 from holdfast.core.machine import Action
 from holdfast.core.value import replace
-from holdfast.core.wire.messages import HangFound, LookAround
+from holdfast.core.wire.messages import Failed, HangFound, LookAround, Stopped, Succeeded
 from holdfast.rendezvous.coordinator.gathering import named
-from holdfast.rendezvous.coordinator.hang_blame import ANSWER_S, Blame, Inquiry, blamed, culprit, undecided, unreported
-from holdfast.rendezvous.coordinator.job import Job, Phase
+from holdfast.rendezvous.coordinator.hang_blame import (
+    ANSWER_S,
+    Blame,
+    Inquiry,
+    all_wait,
+    blamed,
+    culprit,
+    undecided,
+    unreported,
+)
+from holdfast.rendezvous.coordinator.job import Doubt, Job, Phase
 from holdfast.rendezvous.coordinator.membership import Seat, SeatState
 from holdfast.rendezvous.coordinator.rounds import Hung, carry_out
 from holdfast.rendezvous.rules import Tell
@@ -23,9 +33,16 @@ from holdfast.rendezvous.rules import Tell
 # --- a worker fails, or a member is missing -----------------------------------------------------------------------------
 
 
-def failed(job: Job, seat: Seat, number: int, failure: Failure, now: float) -> list[Action]:
-    """A worker on that seat's node has failed, in round `number`."""
+DOUBT_S = 1.5
+"""How long a failure that follows from another rank's end waits to hear of that. An interpreter with torch in it takes
+0.1 to 0.5 s to end, and the connections of its collectives close before; on a busy host longer."""
+
+
+def failed(job: Job, seat: Seat, said: Failed, now: float) -> list[Action]:
+    """A worker on that seat's node has failed."""
+    number, failure = said.round, said.failure
     job.failures.keep(number, seat.join.node, (failure,), now)
+    note_exits(job, seat, said)
     if number != job.round or job.phase is not Phase.RUNNING:
         return []
     inquiry, has_hung = job.inquiry, failure.cause == Cause.HUNG
@@ -34,10 +51,41 @@ def failed(job: Job, seat: Seat, number: int, failure: Failure, now: float) -> l
         if has_hung:
             inquiry.hold(seat.join.node, failure)
         return []  # until it is known which hang is to blame; who dies after one has been ended dies of that
+    if job.doubt is not None:
+        _impair(job, seat)
+        return []  # whether that is settled by it, is seen at once
     if seat.state is not SeatState.RUNNING or seat.is_impaired:
         return []
     _impair(job, seat)
+    if failure.follows and not job.policy.carries_on:
+        job.open_doubt(Doubt(round=number, failure=failure, until=now + DOUBT_S))
+        return []
     return _weigh(job, seat.name, failure, now)
+
+
+def note_exits(job: Job, seat: Seat, said: Failed | Succeeded | Stopped) -> None:
+    """Which workers of that seat's node had exited with 0 by then."""
+    role, attempt = seat.join.role, job.attempt
+    exits = [left(one, node=seat.name, role=role, round=said.round, attempt=attempt) for one in said.exited]
+    job.failures.note_exits(seat.join.node, exits)
+
+
+def settle_doubt(job: Job, now: float) -> list[Action]:
+    """Decide about a failure that follows from another, as soon as that is known; or by itself, when nothing is to come."""
+    if (doubt := job.doubt) is None:
+        return []
+    node, first = job.failures.told(job.round)[0]
+    is_cut = any(not seat.linked for seat in job.seats.members)
+    has_come = not first.follows and not first.innocent
+    if not (has_come or is_cut or job.failures.first_exit(job.round) or now >= doubt.until or not job.seats.has_workers):
+        return []
+    job.close_doubt()
+    actions: list[Action] = []
+    if not has_come and not is_cut and (exit := job.failures.first_exit(job.round)) is not None:
+        node, first = exit
+        job.failures.put_first(job.round, node, first, by_s=0.0)
+        actions.append(job.record(FailureSeen(failure=first)))
+    return actions + _weigh(job, job.seats[node].name if node in job.seats else first.node, first, now)
 
 
 def without(job: Job, why: str, now: float) -> list[Action]:
@@ -104,7 +152,11 @@ def close(job: Job, inquiry: Inquiry, now: float) -> list[Action]:
     node, failure = inquiry.held[0]
     actions: list[Action] = []
     hung: Hung | None = None
-    if blame is None and (why := undecided(inquiry.positions)):
+    if (exit := job.failures.first_exit(job.round)) is not None and all_wait(inquiry.positions):
+        blame, (node, failure) = None, exit  # a rank that has gone comes to no collective
+        job.failures.put_first(job.round, node, failure, by_s=0.0)
+        actions.append(job.record(FailureSeen(failure=failure)))
+    elif blame is None and (why := undecided(inquiry.positions)):
         failure = replace(failure, message=f"{failure.message}; {why}", undecided=True)
         job.failures.put_first(job.round, node, failure, by_s=0.0)
         actions.append(job.record(FailureSeen(failure=failure)))

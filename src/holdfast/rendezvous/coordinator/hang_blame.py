@@ -91,6 +91,12 @@ def culprit(positions: Mapping[str, tuple[Position, ...]]) -> Blame | None:
     return Blame(node=node, position=chosen, why=", and ".join(filter(None, why)), others=others)
 
 
+def all_wait(positions: Mapping[str, tuple[Position, ...]]) -> bool:
+    """Whether all ranks that were still wait in a collective."""
+    still = [one for _, one in _still([(node, position) for node, those in positions.items() for position in those])]
+    return bool(still) and all(one.waits for one in still)
+
+
 def undecided(positions: Mapping[str, tuple[Position, ...]]) -> str:
     """Why nobody can be blamed, in words, where all ranks that were still wait for one another. Empty: that is not so."""
     still = [one for _, one in _still([(node, position) for node, those in positions.items() for position in those])]

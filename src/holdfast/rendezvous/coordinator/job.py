@@ -13,7 +13,7 @@ from holdfast.core.job.events import Event, ExcludedBy, NodeExcluded
 from holdfast.core.job.failure import Cause, Failure
 from holdfast.core.job.report import JobReport, Outcome
 from holdfast.core.machine import NEVER, Record
-from holdfast.core.value import replace
+from holdfast.core.value import Value, replace
 from holdfast.core.wire.messages import Past
 from holdfast.rendezvous.clocks import Clocks
 from holdfast.rendezvous.coordinator.exclusion import Excluded
@@ -38,6 +38,8 @@ class Failures:
     def __init__(self) -> None:
         self._kept: dict[tuple[int, str, int], tuple[float, Failure]] = {}
         """By (round, node, local rank): since when it must have been so on *our* clock, which orders causes."""
+        self._exited: dict[tuple[int, str, int], Failure] = {}
+        """By the same: workers that had exited with 0 while others of their round trained, as the failures that this may be."""
         self.borne: tuple[str, Failure] | None = None
         """The first failure that the running round has carried on without, with its node's name."""
 
@@ -59,6 +61,15 @@ class Failures:
         first = min(since for (number, _, _), (since, _) in self._kept.items() if number == round)
         self._kept[round, node, failure.local_rank] = first - by_s, failure
 
+    def note_exits(self, node: str, exits: Iterable[Failure]) -> None:
+        """These workers have exited with 0. It is no failure unless another's follows from it (`first_exit`)."""
+        self._exited |= {(one.round, node, one.local_rank): one for one in exits}
+
+    def first_exit(self, round: int) -> tuple[str, Failure] | None:
+        """(node, failure) of the worker of that round that exited first with 0. None: none has."""
+        those = [(node, one) for (number, node, _), one in self._exited.items() if number == round]
+        return min(those, key=lambda one: (one[1].at_unix, one[1].rank), default=None)
+
     def bear(self, name: str, failure: Failure) -> None:
         """The round carries on without that worker of the node `name`."""
         self.borne = self.borne or (name, failure)
@@ -66,12 +77,26 @@ class Failures:
     def begin_round(self, number: int) -> None:
         """Nobody asks for those of older rounds any more: their evidence is in each node's record."""
         self._kept = {key: kept for key, kept in self._kept.items() if key[0] >= number}
+        self._exited = {key: kept for key, kept in self._exited.items() if key[0] >= number}
         self.borne = None
 
     def in_order(self, round: int) -> tuple[Failure, ...]:
-        """Those of a round, the first one first, and those that we stopped ourselves last."""
-        kept = [kept for (number, _, _), kept in self._kept.items() if number == round]
-        return tuple(failure for _, failure in sorted(kept, key=lambda kept: (kept[1].innocent, kept[0])))
+        """Those of a round, the first one first, those that followed from another's end and those that we stopped last."""
+        return tuple(failure for _, failure in self.told(round))
+
+    def told(self, round: int) -> list[tuple[str, Failure]]:
+        """The same, each with the node that has told it."""
+        kept = [(node, kept) for (number, node, _), kept in self._kept.items() if number == round]
+        kept.sort(key=lambda one: (*one[1][1].distance, one[1][0]))
+        return [(node, failure) for node, (_, failure) in kept]
+
+
+class Doubt(Value):
+    """A failure that follows from another rank's end: nothing is decided before that is known, for a moment at most."""
+
+    round: int
+    failure: Failure
+    until: float
 
 
 class Phase(StrEnum):
@@ -106,6 +131,7 @@ class Job:
         self.requests = PendingRequests(self.seats)
         self.failures = Failures()
         self._inquiry: Inquiry | None = None
+        self._doubt: Doubt | None = None
         self.started_at, self.started_at_unix = now, now_unix
         self.ahead_unix = now_unix - now
         """What the wall clock shows, less what the monotonic one does. It may be set meanwhile, and is compared only."""
@@ -197,6 +223,22 @@ class Job:
     def close_inquiry(self) -> None:
         """It has been answered."""
         self._inquiry = None
+
+    # --- a rank that failed of another's end ----------------------------------------------------------------------------
+
+    @property
+    def doubt(self) -> Doubt | None:
+        """The first failure heard of, which follows from another that is not known yet. None: nothing is waited for."""
+        doubt = self._doubt
+        return doubt if doubt is not None and doubt.round == self.round and self.phase is Phase.RUNNING else None
+
+    def open_doubt(self, doubt: Doubt) -> None:
+        """Another failure must have come before."""
+        self._doubt = doubt
+
+    def close_doubt(self) -> None:
+        """It is known, or is waited for no more."""
+        self._doubt = None
 
     # --- what all parts of it say ---------------------------------------------------------------------------------------
 

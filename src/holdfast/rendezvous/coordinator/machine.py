@@ -40,7 +40,7 @@ from holdfast.core.wire.messages import (
     Succeeded,
 )
 from holdfast.rendezvous.coordinator.admission import forgive, relent, saved
-from holdfast.rendezvous.coordinator.failure_handling import close, failed, inquire
+from holdfast.rendezvous.coordinator.failure_handling import close, failed, inquire, settle_doubt
 from holdfast.rendezvous.coordinator.job import Job, Phase
 from holdfast.rendezvous.coordinator.member_messages import (
     after_the_end,
@@ -54,7 +54,7 @@ from holdfast.rendezvous.coordinator.member_messages import (
     stranger,
     succeeded,
 )
-from holdfast.rendezvous.coordinator.membership import WITH_WORKERS, Seat, SeatState
+from holdfast.rendezvous.coordinator.membership import Seat, SeatState
 from holdfast.rendezvous.coordinator.requests import requested
 from holdfast.rendezvous.coordinator.rounds import carry_out, end, finish, form
 from holdfast.rendezvous.rules import Heard, HostLeaves, Unlinked
@@ -114,8 +114,8 @@ class Rendezvous(Job):
                 return leaves(self, seat, reason, now)
             case _, Stopped():
                 return stopped(self, seat, message, now)
-            case _, Failed(round=number, failure=failure):
-                return failed(self, seat, number, failure, now)
+            case _, Failed():
+                return failed(self, seat, message, now)
             case _, Calculated(round=number, limits_s=limits_s) if is_of_this_round:
                 news = self.paces.calculated(limits_s, number)
                 return [self.record(LimitsCalculated(limits_s=limits_s))] if news else []
@@ -124,7 +124,7 @@ class Rendezvous(Job):
             case SeatState.RUNNING, Saving() if is_of_this_round:
                 self.checkpoints.heard(message, now)
             case SeatState.RUNNING, Succeeded() if is_of_this_round and not seat.is_impaired:
-                return succeeded(self, seat, now)
+                return succeeded(self, seat, message, now)
             case _, Pace() | Positions() | HangFound() if is_of_this_round and self.phase is Phase.RUNNING:
                 return self._hear_of_progress(seat, message, now)
         return []
@@ -146,8 +146,8 @@ class Rendezvous(Job):
         ends = self.seats.look_at
         if self.excluded:
             ends = min(ends, self.excluded.deadline())
-        if (inquiry := self.inquiry) is not None:
-            ends = min(ends, inquiry.until)
+        for waits in (self.inquiry, self.doubt):
+            ends = ends if waits is None else min(ends, waits.until)
         if self.phase is Phase.RUNNING:
             return min(ends, self.checkpoints.due_at)
         return min(self.gathering.opens_at(self.round), ends) if self.phase is Phase.GATHERING else ends
@@ -158,6 +158,8 @@ class Rendezvous(Job):
         """Do what has become possible."""
         if (inquiry := self.inquiry) is not None and inquiry.is_over(now):
             return close(self, inquiry, now) + self._advance(now)
+        if settled := settle_doubt(self, now):
+            return settled + self._advance(now)
         tally = self.seats.tally
         match self.phase:
             case Phase.GATHERING:
@@ -166,7 +168,7 @@ class Rendezvous(Job):
                 if tally.of(SeatState.SUCCEEDED):
                     return end(self, Outcome.SUCCEEDED, "every worker exited with 0", now) + self._advance(now)
                 return end(self, Outcome.FAILED, "every node is gone", now) + self._advance(now)
-            case Phase.ENDING if not tally.of(*WITH_WORKERS):
+            case Phase.ENDING if not self.seats.has_workers:
                 return finish(self, now)
         return []
 

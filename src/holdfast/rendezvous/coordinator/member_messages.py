@@ -22,10 +22,11 @@ from holdfast.core.wire.messages import (
     Roster,
     Stop,
     Stopped,
+    Succeeded,
 )
 from holdfast.rendezvous.coordinator.admission import give_way, newcomer, of_itself
 from holdfast.rendezvous.coordinator.exclusion import CHARS
-from holdfast.rendezvous.coordinator.failure_handling import without
+from holdfast.rendezvous.coordinator.failure_handling import note_exits, without
 from holdfast.rendezvous.coordinator.job import Job, Phase
 from holdfast.rendezvous.coordinator.membership import Seat, SeatState
 from holdfast.rendezvous.coordinator.pace import described
@@ -134,6 +135,7 @@ def stopped(job: Job, seat: Seat, said: Stopped, now: float) -> list[Action]:
     """All its workers have ended. Where nothing had gone wrong, and nobody had told it to, the round is another now."""
     if said.failures:
         job.failures.keep(said.round, said.node, said.failures, now)
+    note_exits(job, seat, said)
     if seat.state is SeatState.LEAVING:
         job.seats.remove(seat)
         return [job.record(NodeLeft(name=seat.name, reason="its workers have been stopped"))]
@@ -144,8 +146,9 @@ def stopped(job: Job, seat: Seat, said: Stopped, now: float) -> list[Action]:
     return without(job, _by_itself(seat), now) if took_part and seat.stop is None else []
 
 
-def succeeded(job: Job, seat: Seat, now: float) -> list[Action]:
+def succeeded(job: Job, seat: Seat, said: Succeeded, now: float) -> list[Action]:
     """All its workers have exited with 0."""
+    note_exits(job, seat, said)
     seat.move(SeatState.SUCCEEDED)
     health = job.seats.health
     if not job.has_lost_some or health.healthy or health.succeeded == health.size:

@@ -296,6 +296,11 @@ class Seats(dict[str, Seat]):
     # --- who they are ---------------------------------------------------------------------------------------------------
 
     @property
+    def has_workers(self) -> bool:
+        """Whether workers of the last round may be alive anywhere."""
+        return bool(self.tally.of(*WITH_WORKERS))
+
+    @property
     def changes(self) -> int:
         """Grows whenever others are ready, or may take part, than before."""
         return self.tally.changes + self.excluded.changes

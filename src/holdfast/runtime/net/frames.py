@@ -27,7 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-VERSION = 2
+VERSION = 3
 HELLO_BYTES = 4096  # Longest frame before the handshake is done: a stranger cannot make us hold more.
 FRAME_BYTES = 16 << 20  # Longest frame after it. A report has about 2 KB for each rank.
 NONCE_BYTES = 16

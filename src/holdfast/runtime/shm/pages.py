@@ -166,6 +166,21 @@ class Page:
         return self.map[at * 8 : at * 8 + size].split(b"\0", 1)[0].decode("utf-8", "replace")
 
     @property
+    def last_words(self) -> str:
+        """The exception that ends, or ended, its script, in one line. Empty: none has."""
+        return self._text(layout.LAST_WORDS, layout.LAST_WORDS_BYTES)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether its interpreter has begun to end in good order."""
+        return bool(self.words[layout.EXIT_NS])
+
+    @property
+    def is_booted(self) -> bool:
+        """Whether our bootstrap has run in it."""
+        return bool(self.words[layout.BOOTED_NS])
+
+    @property
     def trouble(self) -> str:
         """Why the bootstrap could not do its whole work; empty if it could."""
         return self._text(layout.TROUBLE, layout.TROUBLE_BYTES)
@@ -312,14 +327,14 @@ def is_written(fd: int) -> bool:
 
 class DeathWatch:
     """Calls `notify()` in its own thread: once when the kernel marks the worker's lock, once before when an uncaught exception
-    ends the script, and whenever the script asks something or calculates limits.
+    ends the script, once when the interpreter begins to end, and whenever the script asks something or calculates limits.
 
     HoldfastError: no futex(2), or no thread: the pidfd watches alone. A thread per worker (40 kB), since futex_waitv for all
     needs Linux 5.16."""
 
     def __init__(self, page: Page, notify: Callable[[], None]) -> None:
         self.died = False  # The lock's mark was seen.
-        self._told_of_error = False
+        self._told_of_error = self._told_of_end = False
         self._told_of = 0, 0  # So many requests, and calculations.
         self._futex = _futex()
         self._notify = notify
@@ -375,6 +390,9 @@ class DeathWatch:
                 return False
             if self._words[layout.ERROR * 2] and not self._told_of_error:
                 self._told_of_error = True
+                self._notify()
+            if self._words[layout.STATE * 2] == layout.FINISHING and not self._told_of_end:
+                self._told_of_end = True
                 self._notify()
             if (said := (self._words[layout.CONTROL_COUNT * 2], self._words[layout.CALCULATED_COUNT * 2])) != self._told_of:
                 self._told_of = said

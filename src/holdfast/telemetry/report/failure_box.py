@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MAX_WIDTH = 60  # Columns of the rules at most; else they are as wide as the longest line.
 
-EXPLAINED = (Cause.WATCHDOG, Cause.HUNG, Cause.STUCK, Cause.START, Cause.NODE_LOST)
+EXPLAINED = (Cause.WATCHDOG, Cause.HUNG, Cause.STUCK, Cause.START, Cause.NODE_LOST, Cause.EARLY)
 """Causes whose message says more than an exit code."""
 
 NOT_GIVEN = "<N/A>"

@@ -168,8 +168,8 @@ def _explained(root: Failure) -> Iterator[str]:
         return
     if root.cause == Cause.SIGNAL and (hint := HINTS.get(root.signal_name or "")):
         yield f"{root.signal_name}: {hint}"
-    if root.message:  # what kept its error file from being read
-        yield one_line(root.message, 500)
+    if root.trouble:
+        yield one_line(root.trouble, 500)
     if not root.traceback and not root.log_tail:
         kept = f"its log is empty: {plain(root.log_path, keep='')}" if root.log_path else "its output was not kept"
         advice = "" if root.log_path else "; with --tee 3 its last lines would stand here"
