@@ -47,9 +47,8 @@ class Worker(Value):
     """(cause, message) of what was found against it while it still ran. None: nothing."""
     asked_at: float = -NEVER  # When it last asked for something.
     ending_at: float = -NEVER  # When its interpreter began to end.
-    left_at_unix: float | None = (
-        None  # Since when it leaves by itself. None: it does not, or was told to stop first.
-    )
+    left_at_unix: float | None = None
+    """Since when it leaves by itself. None: it does not, or was told to stop first."""
     overdue: str = ""  # Which limit it has exceeded, in words. Empty: none.
     overdue_at_unix: float = 0.0
     struck: bool = False  # It was sent its deadly signal before the others are stopped.
