@@ -1,6 +1,6 @@
 """`make chaos`: plays kinds of fault, some at a time, and keeps what happened; then writes the page.
 
-    python tests/chaos/campaign.py [--kinds TEXT,…] [--tries N] [--seed N] [--jobs N] [--torchrun] [--again]
+    python tests/chaos/campaign.py [--kinds TEXT,…] [--tries N] [--seed N] [--jobs N] [--torchrun] [--lost] [--again]
 
 Goes on where it has stopped: what stands in the record is not played again, but for `--again`. Ctrl-C ends it, and leaves
 nothing; whatever becomes of it, a process that outlives it clears away.
@@ -37,19 +37,16 @@ RECORD = Path(__file__).with_name("record.jsonl")
 JANITOR = r"""
 read -r _
 cd /
-for try in "$1"-*; do
-    name=${try##*/}
-    for group in /sys/fs/cgroup/"$name" /sys/fs/cgroup/unified/"$name"; do
-        [ -d "$group" ] || continue
-        for one in $(find "$group" -mindepth 1 -depth -type d) "$group"; do echo 1 > "$one/cgroup.kill"; done
-    done
-    grep " $try/" /proc/mounts | while read -r _ at _; do fsfreeze -u "$at"; umount -l "$at"; done
-    sleep 0.2
-    for group in /sys/fs/cgroup/"$name" /sys/fs/cgroup/unified/"$name" /sys/fs/cgroup/*/"$name"-*; do
-        [ -d "$group" ] && find "$group" -depth -type d -exec rmdir {} \;
-    done
-    rm -rf "$try" "/dev/shm/$name"
+stem=${1##*/}
+for group in /sys/fs/cgroup/"$stem"-* /sys/fs/cgroup/unified/"$stem"-*; do
+    [ -d "$group" ] && find "$group" -name cgroup.kill | while read -r one; do echo 1 > "$one"; done
 done
+grep " $1-" /proc/mounts | while read -r _ at _; do fsfreeze -u "$at"; umount -l "$at"; done
+sleep 0.3
+for group in /sys/fs/cgroup/"$stem"-* /sys/fs/cgroup/*/"$stem"-*; do
+    [ -d "$group" ] && find "$group" -depth -type d -exec rmdir {} \;
+done
+rm -rf "$1"-* /dev/shm/"$stem"-*
 """
 """Waits until its standard input ends, as it does however the campaign ends."""
 
@@ -84,7 +81,9 @@ def tidy() -> Iterator[str]:
 
 
 def records(path: Path = RECORD) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """What has been played; of a try that was played again, the newest."""
+    told = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return list({(one["fault"], one["seed"], one["launcher"]): one for one in told}.values())
 
 
 def chosen(kinds: str) -> list[Fault]:
@@ -127,8 +126,9 @@ class Campaign:
         try:
             told = play(one.fault, one.seed, base, launcher=one.launcher, stop=self.stop)
         finally:
-            if not os.environ.get("CHAOS_KEEP"):
-                shutil.rmtree(base, ignore_errors=True)
+            if kept := os.environ.get("CHAOS_KEEP"):
+                subprocess.run(["cp", "-a", str(base), kept])
+            shutil.rmtree(base, ignore_errors=True)
         if told["outcome"] not in ("interrupted", "left out"):
             with self._writes, self.record.open("a") as file:
                 file.write(json.dumps(told) + "\n")
@@ -163,6 +163,7 @@ def main() -> int:
     parser.add_argument("--torchrun", action="store_true", help="the same under torchrun, for those kinds that are compared")
     parser.add_argument("--smoke", action="store_true", help="only those kinds that `make test-all` plays")
     parser.add_argument("--again", action="store_true", help="also what stands in the record already")
+    parser.add_argument("--lost", action="store_true", help="also what did not come through, again")
     parser.add_argument("--list", action="store_true", help="print the kinds, and what this machine lacks for them")
     parser.add_argument("--record", type=Path, default=RECORD)
     options = parser.parse_args()
@@ -171,7 +172,11 @@ def main() -> int:
             print(f"{fault.group:12} {fault.name:40} {needs.missing(fault.needs)}")
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    known = set() if options.again else {(told["fault"], told["seed"], told["launcher"]) for told in records(options.record)}
+    known = {
+        (told["fault"], told["seed"], told["launcher"])
+        for told in records(options.record)
+        if not options.again and not (options.lost and told["outcome"] != "through")
+    }
     wanted = [one for one in tries(options) if one.key not in known]
     left_out = {one.fault.name: reason for one in wanted if (reason := needs.missing(one.fault.needs))}
     wanted = [one for one in wanted if one.fault.name not in left_out]
@@ -184,7 +189,9 @@ def main() -> int:
             print(line(number, len(wanted), one, told), flush=True)
     print(f"{len(wanted)} tries in {time.monotonic() - begun:.0f} s, {lost} not come through; {len(left_out)} kinds left out")
     if options.record == RECORD:
-        page.write(records())
+        kept = records()
+        RECORD.write_text("".join(f"{json.dumps(told)}\n" for told in kept))
+        page.write(kept)
     return 0
 
 

@@ -63,6 +63,8 @@ class Fault:
     """How many restarts of the budget it may cost: at least, at most."""
     cause: tuple[str, ...]
     patience_s: float
+    within_s: float | None
+    """How soon it has to train again at the latest, where that is promised."""
     torchrun: bool
     """It is played on torchrun, too."""
     smoke: bool
@@ -80,7 +82,8 @@ def fault(
     outcome: Outcome = Outcome.TRAINS,
     restarts: int | tuple[int, int] = 0,
     cause: tuple[str, ...] = (),
-    patience_s: float = 60.0,
+    patience_s: float = 45.0,
+    within_s: float | None = None,
     torchrun: bool = False,
     smoke: bool = False,
     **setup: Any,
@@ -104,6 +107,7 @@ def fault(
             restarts=(restarts, restarts) if isinstance(restarts, int) else restarts,
             cause=cause,
             patience_s=patience_s,
+            within_s=within_s,
             torchrun=torchrun,
             smoke=smoke,
         )

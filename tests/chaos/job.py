@@ -132,7 +132,8 @@ class Job:
         nproc = setup.nproc if isinstance(setup.nproc, int) else setup.nproc[number]
         common = ["--nnodes", setup.nnodes or setup.nodes, "--nproc-per-node", nproc, "--max-restarts", BUDGET]
         common += ["--rdzv-backend", "c10d", "--rdzv-id", "chaos", "--rdzv-endpoint", self.endpoint]
-        common += ["--rdzv-conf", "last_call_timeout=1"]
+        # On one host each agent could take the endpoint: only n0's may, as where they are on hosts of their own.
+        common += ["--rdzv-conf", "last_call_timeout=1" + ("" if number == 0 or self.switch else ",is_host=0")]
         ours = ["--node-name", name, "--lease", LEASE_S, "--backoff", 0, *setup.options, *more]
         module = "holdfast run" if self.launcher == HOLDFAST else "torch.distributed.run"
         if self.launcher == TORCHRUN:
@@ -332,7 +333,8 @@ class Job:
         for node in self.nodes.values():
             node.end()
         if self.switch:
-            self.switch.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # Its janitor goes on, and outlives us if it has to.
+                self.switch.close()
         if self.cgroups:
             _remove_cgroup(self.cgroups)
 
@@ -346,12 +348,10 @@ def sh(*words: object) -> str:
 
 
 def _remove_cgroup(path: Path) -> None:
-    for below in sorted(path.rglob("*/"), key=lambda one: len(one.parts), reverse=True):
-        with contextlib.suppress(OSError):
-            below.rmdir()
-    deadline = time.monotonic() + 5.0
+    """With what is below it. A process that has just ended keeps its own for a moment."""
+    deadline = time.monotonic() + 10.0
     while path.exists() and time.monotonic() < deadline:
-        with contextlib.suppress(OSError):
-            path.rmdir()
-            return
-        time.sleep(0.05)
+        for one in sorted((path, *path.rglob("*/")), key=lambda below: len(below.parts), reverse=True):
+            with contextlib.suppress(OSError):
+                one.rmdir()
+        time.sleep(0.02)

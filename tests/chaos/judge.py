@@ -36,6 +36,8 @@ def judge(job: Job) -> Verdict:
     if job.fault.outcome == Outcome.TRAINS:
         found.problems += result(job)
         found.pause_s = pause(job)
+        if (within := job.fault.within_s) and found.pause_s and found.pause_s > within:
+            found.problems.append(f"it trained again after {found.pause_s:.1f} s only, and not within {within:g} s")
     found.problems += two_of_one_number(job) + order_of_saves(job)
     found.problems += ends(job)
     if job.launcher == HOLDFAST:

@@ -22,6 +22,10 @@ from kit.network.netns import Place
 
 IN_CGROUPS = 'for g in $1; do echo $$ > "$g/cgroup.procs" || exit 97; done; shift; exec "$@"'
 ENDED = "ZX"
+FALLBACK = f"/tmp/holdfast-{os.geteuid()}"
+"""A folder of all jobs of this user: as root each node has its own there."""
+GRACE_S = 5.0
+"""How long processes may take to go: a second is promised, on a machine that is not as busy as a campaign makes it."""
 TORCHS = "torchinductor_"
 """What PyTorch makes in the folder for temporary files, whoever has started it."""
 
@@ -40,16 +44,19 @@ class Node:
         self.mounts: list[str] = []
         """Shell lines, run in the mount namespace of each launcher that starts from now on."""
         self.env: dict[str, str] = {}
+        self.fallback = folder / "fallback"
+        """Where its agents keep the record if they cannot write to the state directory."""
         self.launched: list[subprocess.Popen[bytes]] = []
         self.is_lost = False
         """It is not expected to come to a good end."""
-        for path in (self.state, self.temporary):
-            path.mkdir(parents=True)
+        for path in (self.state, self.temporary, self.fallback):
+            path.mkdir(parents=True, mode=0o700)
         if cgroup:
             cgroup.mkdir()
         if shm:
             shm.mkdir()
             self.mounts.append(f"mount --bind {shlex.quote(str(shm))} /dev/shm")
+            self.mounts.append(f"mkdir -p -m 700 {FALLBACK} && mount --bind {shlex.quote(str(self.fallback))} {FALLBACK}")
 
     @property
     def address(self) -> str:
@@ -113,7 +120,7 @@ class Node:
     def ask(self, *words: str) -> str:
         """What a command of Holdfast's, typed here, says."""
         env = self.environment() | {"HOLDFAST_STATE_DIR": str(self.state)}
-        command = [str(ROOT / ".venv/bin/python"), "-m", "holdfast", *words]
+        command = self.command([str(ROOT / ".venv/bin/python"), "-m", "holdfast", *words])
         done = subprocess.run(command, env=env, cwd=self.folder, capture_output=True, text=True, errors="replace", timeout=60)
         return done.stdout + done.stderr
 
@@ -162,8 +169,8 @@ class Node:
     # --- what is left ---------------------------------------------------------------------------------------------------
 
     def remains(self) -> list[str]:
-        """Processes, temporary files, shared memory and sockets, a second after the end of its launchers."""
-        deadline = time.monotonic() + orphans.GRACE_S
+        """Processes, temporary files, shared memory and sockets, some seconds after the end of its launchers."""
+        deadline = time.monotonic() + GRACE_S
         while (left := self.pids()) and time.monotonic() < deadline:
             time.sleep(0.02)
         found = [f"process {pid}: {_command_line(pid)[:80]}" for pid in left]

@@ -30,7 +30,7 @@ A try has come through if
 - no two processes ran as one rank at a time;
 - the restarts that were spent are those that the fault deserves: one for a failure, none for a change of members;
 - the console, `holdfast why` and `holdfast report` name the cause, and where it applies rank and node;
-- a second after the end no process is left, nor a file in the folder for temporary files or in /dev/shm, nor a socket;
+- five seconds after the end no process is left, nor a file in the folder for temporary files or in /dev/shm, nor a socket;
 - each agent that had no reason to be lost ended with the right code.
 
 *To train again* is the longest time without a step from the fault on (median). It contains what the fault itself lasts, and

@@ -449,6 +449,7 @@ def no_permissions(job: Job) -> None:
     "the script is removed while it trains, and comes back 2 s after a rank is killed",
     restarts=(1, 9),
     script="#\n",
+    options=("--backoff", 2),
 )
 def script_deleted(job: Job) -> None:
     text = job.script.read_text()

@@ -7,16 +7,24 @@ from chaos.fault import fault
 from chaos.job import Job
 
 LIMIT = ("--most-limit", 4, "--still-limit", 6, "--least-limit", 4)
-BLAMED = ("rank {rank}", "{node}")
+BLAMED = ("rank {rank} .*on {node} hung",)
+LEARNED = 30
+"""Steps after which a limit is learned: before that a rank that is busy is never accused."""
 
 
-def hang(name: str, done: str, misdeed: str, *, cause: tuple[str, ...] = BLAMED, smoke: bool = False, **setup: object) -> None:
-    """A kind in which a rank hangs in a way of `ranks/misdeeds.py`."""
+def hang(
+    name: str, done: str, misdeed: str, *, cause: tuple[str, ...] | None = None, smoke: bool = False, **setup: object
+) -> None:
+    """A kind in which a rank hangs in a way of `ranks/misdeeds.py`. Who is to blame is known where PyTorch's record of
+    collectives tells who waits for whom."""
 
     def play(job: Job) -> None:
+        job.trains(LEARNED)
         job.order(misdeed)
         job.again()
 
+    if cause is None:
+        cause = BLAMED if setup.get("ddp") else ("hung",)
     fault(name, done, restarts=1, cause=cause, options=LIMIT, smoke=smoke, **setup)(play)  # type: ignore[arg-type]
 
 
@@ -41,14 +49,15 @@ hang(
 
 @fault("hang of all", "all ranks sleep in the same moment", restarts=1, options=LIMIT)
 def hang_of_all(job: Job) -> None:
+    job.trains(LEARNED)
     for life in job.alive():
         job.order("sleeps", rank=life.rank)
-        job.lasts(0)
     job.again()
 
 
 @fault("hang, then kill", "a rank hangs, and 2 s later another is killed", restarts=1, options=LIMIT)
 def hang_then_kill(job: Job) -> None:
+    job.trains(LEARNED)
     hanging = job.order("sleeps")
     job.lasts(2)
     job.kill_rank(next(life for life in job.alive() if life.rank != hanging.rank))

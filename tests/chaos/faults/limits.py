@@ -16,7 +16,7 @@ WHO = ("rank {rank} .*on {node}",)
 
 
 @fault("out of memory in a cgroup", "n1 may have 600 MB (cgroup v1), and a rank there takes more", needs="memory", restarts=1, starts=False,
-       cause=(*WHO, "SIGKILL", "memory|OOM"))  # fmt: skip
+       cause=(*WHO, "SIGKILL"))  # fmt: skip
 def out_of_memory(job: Job) -> None:
     job.limit("memory", "n1", limit_in_bytes=600 << 20)
     job.start()
@@ -102,7 +102,7 @@ def no_descriptors(job: Job) -> None:
 )
 def no_descriptors_for_a_while(job: Job) -> None:
     pid = job.any_node().agent_pid()
-    _limit(pid, resource.RLIMIT_NOFILE, 0)
+    _limit(pid, resource.RLIMIT_NOFILE, _open_files(pid))
     job.kill_rank(job.any_rank())
     job.lasts(3)
     _limit(pid, resource.RLIMIT_NOFILE, 1024)

@@ -156,7 +156,7 @@ def comes_and_goes(job: Job) -> None:
 
 
 @fault("a node fails again and again", "n1's rank fails in each life; --exclude-after 2, and a spare takes its place", nodes=3, nnodes="2",
-       options=("--exclude-after", 2), restarts=2, starts=False,
+       options=("--exclude-after", 2), restarts=(2, 6), starts=False,
        script="import os\nif os.environ['CHAOS_NODE'] == 'n1': raise OSError('a bad disk')\n", cause=("a bad disk", "n1"))  # fmt: skip
 def bad_node(job: Job) -> None:
     job.strike()

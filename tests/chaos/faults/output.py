@@ -15,7 +15,7 @@ TEE = ("--tee", 3)
 
 def writing(name: str, done: str, misdeed: str, *arguments: object, restarts: int = 1, **more: object) -> None:
     def play(job: Job) -> None:
-        job.order(misdeed, *arguments)
+        job.order(misdeed, *arguments, rank=None if restarts else 1)
         job.again() if restarts else job.goes_on()
 
     fault(name, done, restarts=restarts, **more)(play)  # type: ignore[arg-type]

@@ -129,11 +129,10 @@ def all_stop(job: Job) -> None:
     job.goes_on()
 
 
-@fault("stop rank for ever", "SIGSTOP to a rank", restarts=1, cause=("rank {rank}", "{node}"), options=("--most-limit", 4))
+@fault("stop rank for ever", "SIGSTOP to a rank", restarts=1, cause=("hung",), options=("--most-limit", 4, "--least-limit", 4))
 def stop_rank_for_ever(job: Job) -> None:
-    life = job.any_rank()
-    job.note(rank=life.rank, node=life.node)
-    _stop(job, [life.pid], None)
+    job.trains(30)
+    _stop(job, [job.any_rank().pid], None)
     job.again()
 
 
@@ -144,12 +143,13 @@ def stop_agent_for_ever(job: Job) -> None:
     job.again()
 
 
-@fault("stop guardian for ever", "SIGSTOP to a guardian", **THREE)
+@fault("stop guardian for ever", "SIGSTOP to a guardian, and in the end SIGKILL", **THREE)
 def stop_guardian_for_ever(job: Job) -> None:
     node = job.any_node("n1", "n2")
+    node.is_lost = True
     _stop(job, [node.launcher.pid], None)
     job.goes_on()
-    node.is_lost = True
+    node.launcher.kill()
 
 
 @fault("stop coordinator agent for ever", "SIGSTOP to the coordinator's agent", cause=("n0",), **THREE)

@@ -12,6 +12,8 @@ import time
 
 from ledger import ITEMS, RATE, Ledger, gradient
 
+from holdfast.client import heartbeat
+
 STEP_S = 0.02
 SUM = struct.Struct("!ddi")
 
@@ -70,6 +72,7 @@ def main():
     last = False
     while not last:
         book.stamp()
+        heartbeat()  # as an optimizer's step is one, which a script of PyTorch's makes
         book.obey()
         slope, loss = gradient(weight, step, range(book.rank, ITEMS, book.world))
         try:
