@@ -35,6 +35,13 @@ def test_an_exception_without_a_text_is_recorded_all_the_same() -> None:
     assert describe(Unprintable(), 0)["message"]["message"] == "Unprintable: <exception without a text>"
 
 
+def test_a_text_of_many_megabytes_is_recorded_without_its_middle() -> None:
+    text = json.dumps(describe(RuntimeError("begins here " + "x" * (8 << 20) + " ends here"), 0))
+    assert len(text) < 1 << 20
+    for words in ("RuntimeError: begins here", "characters left out", "ends here"):
+        assert text.count(words) == 2, words
+
+
 def test_the_first_record_stays(tmp_path: Path) -> None:
     path = tmp_path / "error.json"
     assert write(str(path), caught(), 0)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     R = TypeVar("R")
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+MOST_CHARS = 100_000  # Of a message, and of a call stack: an agent reads no error file that is larger than its reports may be.
 
 
 def record(fn: Callable[P, R]) -> Callable[P, R]:
@@ -45,8 +46,8 @@ def describe(error: BaseException, at_unix_ns: int) -> dict[str, Any]:
     import traceback  # only a failure needs it
 
     callstack = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    extra = {"py_callstack": callstack, "timestamp": str(at_unix_ns // 1_000_000_000)}
-    return {"message": {"message": f"{type(error).__name__}: {_text(error)}", "extraInfo": extra}}
+    extra = {"py_callstack": _shortened(callstack), "timestamp": str(at_unix_ns // 1_000_000_000)}
+    return {"message": {"message": _shortened(f"{type(error).__name__}: {_text(error)}"), "extraInfo": extra}}
 
 
 def write(path: str, error: BaseException, at_unix_ns: int) -> bool:
@@ -72,3 +73,11 @@ def _text(error: BaseException) -> str:
         return str(error)
     except Exception:
         return "<exception without a text>"
+
+
+def _shortened(text: str) -> str:
+    """Without its middle, if it is too long: a kind of exception stands at the beginning, and what it says at the end."""
+    left_out = len(text) - MOST_CHARS
+    if left_out <= 0:
+        return text
+    return f"{text[: MOST_CHARS // 2]}\n[{left_out} characters left out]\n{text[-(MOST_CHARS // 2) :]}"
