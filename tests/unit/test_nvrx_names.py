@@ -65,7 +65,7 @@ def test_a_package_may_have_two_places_in_it() -> None:
         assert scope["ReportGenerator"] is straggler.reporting.ReportGenerator
 
 
-@pytest.mark.parametrize("name", ["inprocess", "fault_tolerance.nothing", "shared_utils"])
+@pytest.mark.parametrize("name", ["inprocess", "fault_tolerance.nothing", "shared_utils", "checkpointing.utils"])
 def test_what_we_have_not_is_not_found(name: str) -> None:
     assert importlib.util.find_spec(f"{ROOT}.{name}") is None
     with pytest.raises(ModuleNotFoundError):

@@ -23,6 +23,7 @@ VERSION = "0.6.0"
 OURS = {
     "fault_tolerance": "holdfast.fault_tolerance",
     "ptl_resiliency": "holdfast.ptl_resiliency",
+    "checkpointing": "holdfast.checkpointing",
     "straggler": "holdfast.straggler",  # its place before NVRx 0.5
     "attribution.straggler": "holdfast.straggler",
 }

@@ -1,0 +1,1 @@
+"""What writes local checkpoints, and finds them again."""
