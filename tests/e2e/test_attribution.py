@@ -18,6 +18,7 @@ from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 import pytest
+from kit.waiting import wait_for
 
 from holdfast.agent.reporting.attribution import Attribution
 from holdfast.diagnosis.gather import gather
@@ -89,13 +90,24 @@ def test_only_logs_below_the_root_are_read(service: Callable[..., str], tmp_path
         (tmp_path / "logs" / ".." / "secret.log", 403, "OUTSIDE_ROOT"),
         (tmp_path / "logs" / "link.log", 403, "OUTSIDE_ROOT"),
         ("logs/a.log", 400, "INVALID_PATH"),
-        (tmp_path / "logs" / "none.log", 404, "NOT_FOUND"),
         (tmp_path / "logs", 404, "NOT_FOUND"),
         ("/\ud800", 400, "INVALID_PATH"),
     ):
         told, answer = ask(url, "/logs", {"log_path": str(path)})
         assert (told, answer["error_code"]) == (status, code), path
     assert ask(url, "/logs", b"no json")[0] == 400
+
+
+def test_a_log_is_told_of_before_it_is_written_and_judged_once_it_is(service: Callable[..., str], tmp_path: Path) -> None:
+    """As NVRx's launcher does at the beginning of each cycle."""
+    url, log, other = service(), tmp_path / "logs" / "job_cycle0.log", tmp_path / "logs" / "other.log"
+    assert ask(url, "/logs", {"log_path": str(log)})[:1] == (200,)
+    assert ask(url, f"/logs?log_path={log}&wait=false")[1]["status"] in ("pending", "in_flight")
+    other.write_text(MISSING)
+    ask(url, "/logs", {"log_path": str(other)})
+    assert ask(url, f"/logs?log_path={other}")[1]["status"] == "completed", "what is not there holds up nobody"
+    log.write_text(MISSING)
+    assert wait_for(lambda: ask(url, f"/logs?log_path={log}&wait=false")[1].get("recommendation"))["action"] == "STOP"
 
 
 def test_a_log_that_is_only_tracked_is_listed_and_never_read(service: Callable[..., str], tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kit.stages.command_lines import error, host, told
 from kit.stages.machines import Machine, put
 
+from holdfast.agent.workers.launch import command, own_command
 from holdfast.core.config.binding import Binding, Topology, bind, unbound
 from holdfast.core.config.grammar import ranges
 from holdfast.core.errors import UsageError
@@ -306,3 +307,8 @@ def test_the_flag_goes_before_the_variable():
     resolved = told(*TWO_RANKS, "--numa-binding", "node", env={"NVRX_GPUS_PER_NUMA": "2"}, on=host(topology=NEAR))
     assert cpus(resolved.config.bindings) == ["0-1", "2-3"]
     assert any("NVRX_GPUS_PER_NUMA is ignored" in notice.text for notice in resolved.notices)
+
+
+def test_the_failure_box_names_the_script_and_not_what_binds_it() -> None:
+    made = told("--nproc-per-node", "2", env={"NVRX_GPUS_PER_NUMA": "2"}, on=host(programs=("numactl",))).config
+    assert command(made, 0)[0] == "numactl" and own_command(made, 0) == command(made, 0)[3:]

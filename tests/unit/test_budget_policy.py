@@ -121,3 +121,11 @@ def test_what_is_held_against_nodes_passes_to_a_successor() -> None:
 def test_nobody_is_blamed_where_no_number_is_too_large() -> None:
     policy = RestartOnFailure(max_restarts=100)
     assert {crash(policy).exclude for _ in range(50)} == {""} and not policy.suspects.faults
+
+
+def test_once_somebody_wants_no_more_restarts_none_is_announced_and_the_verdict_is_the_reason() -> None:
+    policy = RestartOnFailure(max_restarts=3)
+    policy.heed("cycle 0: the attribution service says STOP: no module apex")
+    decision = crash(policy)
+    assert (decision.then, decision.exit_code) == ("stop", 93)
+    assert "restarting" not in decision.reason and "says STOP: no module apex; it is not restarted again" in decision.reason

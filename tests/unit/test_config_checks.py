@@ -7,6 +7,7 @@ import re
 import pytest
 from kit.stages.command_lines import config, error, told
 
+from holdfast.core.config.grammar import join_paths, split_paths
 from holdfast.core.errors import UsageError
 from holdfast.health.check import wanted
 
@@ -31,6 +32,7 @@ def test_lists_of_our_own_with_a_comma_in_an_argument():
         (("--ft-enable-nic-healthcheck", "false"), (), ()),
         (("--ft-enable-dist-storage-healthcheck", "true"), ("mounts",), ()),
         (("--ft-storage-health-check-path", "/a,/b"), ("paths=/a:/b",), ()),
+        (("--ft-storage-health-check-path", "/a:1,/b,/c:/d"), (r"paths=/a:1:/b:/c\:/d",), ()),
         (("--ft-segment-health-check-dir", "/shared/health"), ("segment=/shared/health",), ()),
         (("--ft-node-health-check-endpoint", "/run/x.sock"), ("node-service=/run/x.sock",), ()),
         (("--ft-enable-nic-monitor", "true"), (), ("nic",)),
@@ -90,3 +92,10 @@ def test_what_makes_no_sense_is_refused():
 def test_jobs_of_another_rendezvous_are_told_that_nothing_is_checked():
     said = told("--check-before", "gpu", "--rdzv-backend", "zoo", "--rdzv-endpoint", "z:1").notices
     assert any("--check-before ignored" in notice.text for notice in said)
+
+
+def test_a_path_may_have_a_colon():
+    paths = ["/a:1", "/b", "/c:/d", "/e:"]
+    assert split_paths(join_paths(paths)) == paths
+    (check,) = wanted([f"paths={join_paths(paths)}"])
+    assert split_paths(check.argument) == paths

@@ -28,6 +28,7 @@ TEXTS = {
     "level": ("warn", "WARNING", "loud", "there is no level"),
     "path": ("some/file", "/home/me/some/file", "", ""),
     "paths": ("/a,/b", ("/a", "/b"), "a", "a is not absolute"),
+    "folder": ("/shared/health", "/shared/health", "health", "health is not absolute"),
     "text": ("here", "here", "", ""),
 }
 ANYTHING = ("path", "text")
@@ -363,3 +364,28 @@ def test_every_flag_that_a_version_of_ft_launcher_had_is_taken():
     under = [word.replace("-", "_") for word in WORDS]
     spelled = [f"{start}{word}" for start, words in (("--ft-", WORDS), ("--ft-", under), ("--ft_", under)) for word in words]
     assert {*spelled, *(f"--ft-param-{word}" for word in OLDEST), *OTHERS} <= known
+
+
+def test_one_name_for_both_logs_as_ft_launcher_had_it_stands_for_each_that_is_not_given() -> None:
+    for spelling in ("--ft-base-logfile", "--ft_base_logfile"):
+        both = told(spelling, "/logs/job.log", command="ft_launcher").config.ft
+        assert (both.per_cycle_applog_prefix, both.nvrx_logfile) == ("/logs/job.log", "/logs/job.log")
+    one = told("--ft-base-logfile", "/logs/job.log", "--ft-nvrx-logfile", "/own.log").config.ft
+    assert (one.per_cycle_applog_prefix, one.nvrx_logfile) == ("/logs/job.log", "/own.log")
+
+
+def test_a_log_server_without_a_log_is_warned_of_on_one_node_too() -> None:
+    [notice] = told("--ft-enable-log-server", "true", "--standalone").notices
+    assert notice.level == "WARNING" and "gathers nothing without --ft-per-cycle-applog-prefix" in notice.text
+
+
+@pytest.mark.parametrize("word", ["none", "null", "false"])
+def test_a_flag_of_yes_or_no_takes_none_for_no_and_not_for_the_script(word: str) -> None:
+    made = told("--ft-enable-nic-monitor", word, command="ft_launcher").config
+    assert not made.ft.enable_nic_monitor and made.training_script != word
+
+
+def test_newer_flags_of_nvidia_s_fact_are_taken_and_said_to_do_nothing() -> None:
+    words = ("--ft-fact-url", "http://fact/latest", "--ft-health-log-prefix", "/x.log", "--ft-enable-health-log-dmesg", "true")
+    [notice] = told(*words, command="ft_launcher").notices
+    assert notice.level == "INFO" and all(flag in notice.text for flag in words[::2]) and "holdfast incidents" in notice.text

@@ -106,10 +106,7 @@ def open_logs(
 ) -> tuple[LogReceiver, Upstream] | None:
     """Has the coordinator's node gather all nodes' lines. None: not wished, or impossible, as `degraded` is told."""
     ft = config.ft
-    if not ft.enable_log_server:
-        return None
-    if not ft.per_cycle_applog_prefix:
-        degraded("--ft-enable-log-server gathers nothing without --ft-per-cycle-applog-prefix")
+    if not ft.enable_log_server or not ft.per_cycle_applog_prefix:
         return None
     receiver = open_receiver(ft, network.identity, network.shelter, addr, degraded)
     if receiver is None:

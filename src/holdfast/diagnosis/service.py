@@ -6,7 +6,8 @@
 
 `status` is pending, in_flight or completed; `action` STOP, RESTART, CONTINUE, UNKNOWN or TIMEOUT. Only logs under one root are
 read, and clients show a token where there is one: the answers quote logs. One log is read after the other: who asks much,
-waits. Where one takes long, the next is read beside it: a file server that hangs holds up its own logs.
+waits. Where one takes long, the next is read beside it: a file server that hangs holds up its own logs. A log may be told of
+before it is written: it is pending, and looked for again each time that somebody asks.
 """
 
 from __future__ import annotations
@@ -75,6 +76,8 @@ class Job:
         self.status = Status.PENDING
         self.answer: dict[str, Any] = {}
         self.done = threading.Event()
+        self.let_go = threading.Event()  # The reader has turned from it: it was read, or was not there.
+        self.is_absent = False  # It was not there when it was to be read.
         self.begun = 0.0  # When it began to be read.
 
     def is_slow(self, now: float, slow_s: float) -> bool:
@@ -84,6 +87,15 @@ class Job:
     def begin(self, now: float) -> None:
         """It begins to be read."""
         self.status, self.begun = Status.IN_FLIGHT, now
+
+    def is_not_there(self) -> None:
+        """It is not written yet."""
+        self.status, self.is_absent = Status.PENDING, True
+
+    def wait_again(self) -> None:
+        """It is to be looked for once more."""
+        self.is_absent = False
+        self.let_go.clear()
 
     def end(self, result: dict[str, Any] | None, recommendation: dict[str, str]) -> None:
         """It was read, or cannot be (`result` None)."""
@@ -136,7 +148,7 @@ class Service:
 
     def submit(self, said: dict[str, Any]) -> dict[str, Any]:
         """A log is told of. Refused."""
-        path = self._allowed(said.get("log_path"))
+        path = self._allowed(said.get("log_path"), may_come=True)
         slow_s = self.limits.slow_s
         if (job := self.jobs.get(path)) is not None and job.is_slow(self.clock(), slow_s):
             raise Refused(503, "STALLED", f"that log has been read for {slow_s:g} s already: does its file server answer?")
@@ -166,9 +178,16 @@ class Service:
         job = self.jobs.get(known or self._allowed(path))
         if job is None:
             raise Refused(404, "NOT_FOUND", "that log was not submitted")
+        self._look_again(job)
         if wait and not job.done.wait(self.limits.wait_s) and job.said["analysis_intent"] != "track_only":
             return {"status": job.status, "log_path": job.path, "recommendation": _recommend("TIMEOUT", "not read yet")}
         return {"status": job.status, "log_path": job.path, **job.answer}
+
+    def _look_again(self, job: Job) -> None:
+        with self._lock:
+            if job.is_absent and not self._waiting.full():
+                job.wait_again()
+                self._waiting.put_nowait(job)
 
     def stats(self) -> dict[str, Any]:
         """How much was asked."""
@@ -189,24 +208,24 @@ class Service:
         elif not hmac.compare_digest(header.encode(), f"Bearer {self.token}".encode()):
             raise Refused(401, "UNAUTHORIZED", "show the token: Authorization: Bearer …")
 
-    def _allowed(self, path: object) -> str:
+    def _allowed(self, path: object, *, may_come: bool = False) -> str:
         if not isinstance(path, str) or not os.path.isabs(path) or "\0" in path:
             raise Refused(400, "INVALID_PATH", "log_path must be an absolute path")
         if not self._looking.acquire(blocking=False):
             waiting = self.limits.most_looking
             raise Refused(503, "STALLED", f"files below {self.root} do not answer: {waiting} requests wait")
         try:
-            return self._real(path)
+            return self._real(path, may_come=may_come)
         except ValueError:  # half of a character's two
             raise Refused(400, "INVALID_PATH", "log_path cannot be the name of a file") from None
         finally:
             self._looking.release()
 
-    def _real(self, path: str) -> str:
+    def _real(self, path: str, *, may_come: bool) -> str:
         real = self.find(path)
         if os.path.commonpath((real, self.root)) != self.root:
             raise Refused(403, "OUTSIDE_ROOT", "log_path is not below the root of this service")
-        if not os.path.isfile(real):
+        if not os.path.isfile(real) and (os.path.exists(real) or not may_come):
             raise Refused(404, "NOT_FOUND", "there is no such log")
         return real
 
@@ -217,11 +236,13 @@ class Service:
             job = self._waiting.get()
             self._slow.acquire()
             threading.Thread(target=self._read, args=(job,), daemon=True).start()
-            job.done.wait(self.limits.slow_s)
+            job.let_go.wait(self.limits.slow_s)
 
     def _read(self, job: Job) -> None:
         job.begin(self.clock())
         try:
+            if not os.path.exists(job.path):
+                return job.is_not_there()
             evidence = self.read([job.path], self.rules, most_bytes=MOST_LOG)
             finding = attribute(evidence)
             took_s = round(self.clock() - job.begun, 3)
@@ -231,8 +252,11 @@ class Service:
         except Exception as error:  # the next log must be read all the same
             job.end(None, _recommend("UNKNOWN", f"it could not be read: {error}"))
             self.counts["failed"] += 1
-        self._slow.release()
-        job.done.set()
+        finally:
+            if not job.is_absent:
+                job.done.set()
+            self._slow.release()
+            job.let_go.set()
 
 
 def recommendation(finding: Finding, evidence: Evidence, *, terminal: bool) -> dict[str, str]:

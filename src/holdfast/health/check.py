@@ -10,7 +10,7 @@ import os
 import re
 import time
 
-from holdfast.core.config.grammar import did_you_mean, seconds, whole
+from holdfast.core.config.grammar import did_you_mean, seconds, split_paths, whole
 from holdfast.core.errors import UsageError
 from holdfast.core.job.events import HealthState
 from holdfast.core.value import Value, replace
@@ -206,7 +206,7 @@ def _one(word: str) -> Wanted:
         raise UsageError(f"check {name} needs an argument", hint=hint)
     if argument and check.is_number:
         _refuse_number(check, argument, hint)
-    if name == "paths" and (relative := [path for path in argument.split(":") if path and not path.startswith("/")]):
+    if name == "paths" and (relative := [path for path in split_paths(argument) if not path.startswith("/")]):
         raise UsageError(f"check {name}: {relative[0]} is not absolute", hint="start each with /, with : between them")
     return Wanted(check=check, argument=argument)
 

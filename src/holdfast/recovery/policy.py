@@ -221,11 +221,16 @@ class RestartOnFailure:
         if not why:
             return None
         self.budget.take_back()
-        code = self.no_restart_exit_code
-        return Decision(then=Verdict.STOP, reason=f"{why}; it is not restarted again (exit code {code})", exit_code=code)
+        return Decision(then=Verdict.STOP, reason=self._final(why), exit_code=self.no_restart_exit_code)
+
+    def _final(self, why: str) -> str:
+        return f"{why}; it is not restarted again (exit code {self.no_restart_exit_code})"
 
     def _again(self, what: str, uptime_s: float, now: float, *, exclude: str = "") -> Decision:
         self.instant_crashes = self.instant_crashes + 1 if uptime_s < INSTANT_S else 0
+        if self.verdict:
+            why = f"{what}; {self._final(self.verdict)}"
+            return Decision(then=Verdict.STOP, reason=why, exit_code=self.no_restart_exit_code)
         if not self.budget.spend(now):
             return Decision(then=Verdict.STOP, reason=f"{what}; {self._spent()}")
         left = self.budget.left(now)

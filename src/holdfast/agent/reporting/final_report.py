@@ -38,7 +38,7 @@ def tell(report: JobReport, config: RunConfig, say: Callable[[str], None], *, fo
     width, colour = terminal(sys.stderr)
     say(report_text(report, found, width=width, colour=colour))
     if report.failures and report.outcome == Outcome.FAILED:
-        program, *args = launch.command(config, 0)
+        program, *args = launch.own_command(config, 0)
         root = report.failures[0]
         if not hand_on(root, config.error_file) and config.error_file and root.error_record is not None:
             say(f"holdfast: cannot write the first failure's record to {config.error_file} (TORCHELASTIC_ERROR_FILE)\n")

@@ -44,11 +44,17 @@ _MACRO = re.compile(r"\$(?:(\$)|([_a-zA-Z][_a-zA-Z0-9]*)|\{([_a-zA-Z][_a-zA-Z0-9
 
 
 def command(config: RunConfig, local_rank: int) -> list[str]:
-    """The worker's command line."""
+    """The worker's command line, with what binds it to processors."""
+    binding = config.bindings.get(local_rank)
+    argv = own_command(config, local_rank)
+    return [*binding.prefix, *argv] if binding is not None else argv
+
+
+def own_command(config: RunConfig, local_rank: int) -> list[str]:
+    """The same without that: what the user asked for."""
     # The old torch.distributed.launch told the local rank by an argument.
     told = () if config.use_env else (f"--local-rank={local_rank}",)
-    binding = config.bindings.get(local_rank)
-    argv = worker_argv(
+    return worker_argv(
         interpreter=config.python,
         script=config.training_script,
         args=(*told, *config.training_script_args),
@@ -57,7 +63,6 @@ def command(config: RunConfig, local_rank: int) -> list[str]:
         run_path=config.run_path,
         local_rank=local_rank,
     )
-    return [*binding.prefix, *argv] if binding is not None else argv
 
 
 def worker_argv(

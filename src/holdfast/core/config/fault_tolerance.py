@@ -51,6 +51,10 @@ class RestartPolicy(StrEnum):
 MONITORS = ("auto", "off")
 NO_LIMIT = ("", "none", "null", "~")
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+NO_FACT = (
+    "Holdfast keeps each node's kernel log around a failure with the incident (`holdfast incidents`), and leaves a node out "
+    "by it with --check-after kernel-log"
+)
 NO_MODEL = "the service that Holdfast starts uses rules, and no language model"
 
 
@@ -122,6 +126,14 @@ def paths(text: str, name: str) -> tuple[str, ...]:
     return found
 
 
+def shared_folder(text: str, name: str) -> str | None:
+    """An absolute path, or nothing."""
+    path = text_or_none(text, name)
+    if path and not path.startswith("/"):
+        raise UsageError(f"{name}: {path} is not absolute", hint="every node reads it: start it with /")
+    return path
+
+
 def monitor(text: str, name: str) -> str:
     """auto or off."""
     if text not in MONITORS:
@@ -150,6 +162,7 @@ YES: Kind[bool] = Kind("yes", grammar.truth, "true|false")
 SIGNAL: Kind[int] = Kind("signal", signal_number, "SIGNAL")
 LEVEL: Kind[str] = Kind("level", level, "LEVEL")
 FILE: Kind[str | None] = Kind("path", text_or_none, "FILE", path=True)
+FOLDER: Kind[str | None] = Kind("folder", shared_folder, "DIR")
 PATHS: Kind[tuple[str, ...]] = Kind("paths", paths, "PATH,…")
 MONITOR: Kind[str] = Kind("text", monitor, "WORD", choices=MONITORS)
 REGEX: Kind[str | None] = Kind("text", regex, "REGEX")
@@ -274,6 +287,9 @@ class Logging(Section, mixin=True, heading="logs"):
     """Absolute, with the extension: `/abs/job.log`."""
     cycle_info_dir: str | None = nvrx(FILE, None, "folder for one JSON file per cycle", metavar="DIR")
     """Absolute."""
+    _base_logfile = ours("--ft-base-logfile", FILE, None,
+        "--ft-per-cycle-applog-prefix and --ft-nvrx-logfile in one, as ft_launcher once had them",
+        env="PET_FT_BASE_LOGFILE", group="logs")
     nvrx_logfile: str | None = nvrx(FILE, None,
         "append our own messages to this file, instead of stdout and stderr", pet=True)
     enable_log_server: bool = nvrx(YES, False,
@@ -308,8 +324,24 @@ class Checking(Section, mixin=True, heading="health checks"):
     enable_nic_monitor: bool = nvrx(YES, False, "watch the links of the NICs while ranks run (--check-during nic)")
     enable_nic_healthcheck: bool = nvrx(YES, True,
         "check the NICs' links before each round (--check-before nic); only if you give this flag")
-    segment_health_check_dir: str | None = nvrx(FILE, None,
-        "shared folder where a file marks a Slurm allocation as unhealthy (--check-before segment=…)", metavar="DIR")
+    segment_health_check_dir: str | None = nvrx(FOLDER, None,
+        "shared folder where a file marks a Slurm allocation as unhealthy (--check-before segment=…)")
+    """Absolute."""
+    fact_url: str | None = nvrx(TEXT_OR_NONE, None, "address of NVIDIA's FACT service", said=NO_FACT)
+    fact_agent_socket_path: str | None = nvrx(FILE, None, "socket of ft_launcher's helper for FACT", said=NO_FACT)
+    fact_agent_rpc_timeout: float | None = nvrx(DURATION, None, "longest time that the helper takes to answer", said=NO_FACT)
+    fact_agent_store_timeout: float | None = nvrx(DURATION, None, "longest time that the helpers take to meet", said=NO_FACT)
+    fact_history_es_url: str | None = nvrx(TEXT_OR_NONE, None, "where FACT keeps what it knew of nodes", said=NO_FACT)
+    fact_history_es_auth_file: str | None = nvrx(FILE, None, "file with the credentials for that", said=NO_FACT)
+    fact_history_lookback: str | None = nvrx(TEXT_OR_NONE, None, "how far back that is asked for", said=NO_FACT)
+    fact_history_index: str | None = nvrx(TEXT_OR_NONE, None, "the index there", said=NO_FACT)
+    fact_history_max_candidate_nodes: int | None = nvrx(COUNT, None, "so many nodes are asked for", said=NO_FACT)
+    fact_history_query_timeout: float | None = nvrx(DURATION, None, "longest time that such a question takes", said=NO_FACT)
+    fact_min_repeat_count_for_avoid: int | None = nvrx(COUNT, None, "a node is avoided from so many faults on", said=NO_FACT)
+    fact_max_attribution_avoids_per_cycle: int | None = nvrx(COUNT, None, "so many nodes are avoided at once", said=NO_FACT)
+    enable_fact_result_artifact: bool = nvrx(YES, False, "whether FACT's answer is written to a file", said=NO_FACT)
+    health_log_prefix: str | None = nvrx(FILE, None, "where the kernel's log of each node is written to", said=NO_FACT)
+    enable_health_log_dmesg: bool = nvrx(YES, False, "whether the kernel's log is written there", said=NO_FACT)
     pci_topo_file: str | None = nvrx(FILE, None,
         "PCI topology, if a VM hides it", said="Holdfast checks all NICs of a node, not only the nearest to each GPU")
     link_down_path_template: str | None = nvrx(TEXT_OR_NONE, None,

@@ -6,6 +6,7 @@ returns a value or raises `UsageError`. How several options fit together is `cor
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from holdfast.core.errors import UsageError
@@ -14,7 +15,7 @@ from holdfast.core.signals import NUMBERS
 MAX_PORT = 65535
 STREAMS = {"0": 0, "1": 1, "2": 2, "3": 3}  # 0 none, 1 stdout, 2 stderr, 3 both.
 
-YES, NO = ("true", "1", "yes", "t", "y", "on"), ("false", "0", "no", "f", "n", "off")
+YES, NO = ("true", "1", "yes", "t", "y", "on"), ("false", "0", "no", "f", "n", "off", "none", "null")
 
 LONGEST_S = 1e9
 """The longest duration that an option may have: no clock of the kernel's, and no message, has a word for infinity."""
@@ -101,6 +102,16 @@ def truth(text: str, name: str) -> bool:
     if word not in (*YES, *NO):
         raise UsageError(f"{name}: {text!r} is neither yes nor no", hint="give true or false")
     return word in YES
+
+
+def join_paths(paths: Iterable[str]) -> str:
+    """Absolute paths with `:` between them. In a path it stays as it is, unless `/` follows: then it is `\\:`."""
+    return ":".join(path.replace(":/", "\\:/") for path in paths)
+
+
+def split_paths(text: str) -> list[str]:
+    """And back."""
+    return [path.replace("\\:/", ":/") for path in filter(None, re.split(r"(?<!\\):(?=/)", text))]
 
 
 def comma_list(text: str) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from holdfast.core.config.draft import Draft
 from holdfast.core.config.fault_tolerance import FaultTolerance
+from holdfast.core.config.grammar import join_paths
 from holdfast.core.resolve.resolve_fault_tolerance import OWN_BACKENDS
 
 
@@ -21,7 +22,7 @@ ASKED: dict[str, dict[str, Callable[[FaultTolerance], str]]] = {
     "check_before": {
         "enable_nic_healthcheck": _nic,
         "enable_dist_storage_healthcheck": lambda ft: "mounts",
-        "storage_healthcheck_path": lambda ft: f"paths={':'.join(ft.storage_healthcheck_path)}",
+        "storage_healthcheck_path": lambda ft: f"paths={join_paths(ft.storage_healthcheck_path)}",
         "segment_health_check_dir": lambda ft: f"segment={ft.segment_health_check_dir}",
         "node_health_check_endpoint": lambda ft: f"node-service={ft.node_health_check_endpoint}",
     },

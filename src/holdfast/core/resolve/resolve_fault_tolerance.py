@@ -35,12 +35,23 @@ def choose_fault_tolerance(draft: Draft) -> None:
     """Settle `ft`. Its fields' origins are kept as `ft.monitor` and so on."""
     if draft.environ.get("NVRX_DISABLE_RANK_MONITORS") and not draft.given("monitor"):
         draft.settings["monitor"] = Setting(value="off", origin="NVRX_DISABLE_RANK_MONITORS")
+    _spread_base_logfile(draft)
     draft.settle(FaultTolerance.__options__, within="ft.")
     if per_node := draft.environ.get("NVRX_GPUS_PER_NUMA"):
         draft.put("ft.gpus_per_numa", grammar.whole(per_node, "NVRX_GPUS_PER_NUMA", at_least=1), "NVRX_GPUS_PER_NUMA")
     _tell_what_is_idle(draft)
     _without_our_agent(draft)
-    draft.fields["ft"] = FaultTolerance(**draft.within("ft."))
+    ft = draft.fields["ft"] = FaultTolerance(**draft.within("ft."))
+    if ft.enable_log_server and not ft.per_cycle_applog_prefix:
+        draft.warn(f"{draft.origins['ft.enable_log_server']} gathers nothing without --ft-per-cycle-applog-prefix")
+
+
+def _spread_base_logfile(draft: Draft) -> None:
+    """One file's name stood for both logs in ft_launcher 0.5; who says one of them means that."""
+    base = draft.settings["ft_base_logfile"]
+    for dest in ("ft_per_cycle_applog_prefix", "ft_nvrx_logfile"):
+        if draft.given("ft_base_logfile") and not draft.given(dest):
+            draft.settings[dest] = Setting(value=base.value, origin=base.origin)
 
 
 def _tell_what_is_idle(draft: Draft) -> None:

@@ -12,6 +12,7 @@ import select
 import signal
 import stat
 
+from holdfast.core.config.grammar import split_paths
 from holdfast.health.verdict import Findings, unfit
 from holdfast.runtime.process import process
 
@@ -49,7 +50,7 @@ def mounts(look: Look) -> Verdict:
 
 def paths(look: Look) -> Verdict:
     """Each path given as `paths=`."""
-    asked = [path for path in look.argument.split(":") if path]
+    asked = split_paths(look.argument)
     found = Findings()
     troubles, stuck = _touch(look, asked, _read, PATH_S)
     for path, trouble in troubles.items():
