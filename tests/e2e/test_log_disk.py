@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from holdfast.agent.logs.app_log import AppLog
 from holdfast.agent.logs.attempt_logs import LogPlan
 from holdfast.agent.workers.workers import Workers
 from holdfast.core.config.config import RunConfig
+from holdfast.core.machine import NEVER
 from holdfast.core.wire.messages import Assigned
 from holdfast.runtime.host import Host
 
@@ -56,14 +56,15 @@ class Job:
         sizes = {"group_world_size": 1, "world_size": 2, "role_base_rank": 0, "role_world_size": 2, "base_rank": 0}
         self.workers.hold_port()
         master = {"master_addr": "127.0.0.1", "master_port": 1}
-        self.workers.start(Assigned(round=1, restart_count=0, group_rank=0, nodes=(), reason="first", **master, **sizes))
+        assigned = Assigned(round=1, restart_count=0, group_rank=0, nodes=(), reason="first", **master, **sizes)
+        for _ in self.workers.open_logs(assigned) or self.host.wait(NEVER):
+            self.workers.start(assigned)
         assert self.workers.attempt is not None
         self.logs = [Path(*self.workers.attempt.files(rank)) for rank in range(2)]
         self.logs[0].unlink()
         self.logs[0].symlink_to(self.mount.log)
         self.workers.attempt.tee = partial(self.workers.attempt.tee, stdout_fd=console)  # type: ignore[method-assign]
         self.workers.follow()
-        self.workers.disk_is_local = False  # its folder lies on one, and only a link leads elsewhere
         self.until(self.workers.shower.caught_up)
         os.close(console)
 
@@ -167,33 +168,20 @@ def test_an_application_log_says_once_that_the_disk_it_follows_is_gone(tmp_path:
     log.close()
 
 
-ELSEWHERE = """
-import runpy
-from holdfast.runtime.hardware import mounts
-mounts.is_local = lambda folder: False
-runpy.run_module("holdfast", run_name="__main__")
-"""
-"""The command, where what ranks leave does not lie on a disk of this host, as far as it can tell."""
-
-
 def test_a_rank_s_failure_is_told_though_what_it_has_left_cannot_be_read(holdfast: Any, script: Any, tmp_path: Path) -> None:
     (tmp_path / "silent").mkdir()
     mount = fuse.SilentMount(tmp_path / "silent", deaf=False)
     source = f"""
-import glob, os, sys, time
+import os, sys, time
 if os.environ["RANK"] == "0":
     time.sleep(600)
 log = os.path.join(os.path.dirname(os.environ["TORCHELASTIC_ERROR_FILE"]), "stderr.log")
 os.unlink(log)
 os.symlink({mount.path!r} + "/log", log)
-while not glob.glob({str(holdfast.state_dir)!r} + "/jobs/*/agent-*.sock"):
-    time.sleep(0.01)  # then it finds out where its disks are
 sys.exit(3)
 """
-    command = [sys.executable, script(ELSEWHERE, "elsewhere.py"), "run", "--nproc-per-node", "2", "-r", "3", script(source)]
-    env = os.environ | {"HOLDFAST_STATE_DIR": str(holdfast.state_dir)}
     try:
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+        done = holdfast("run", "--nproc-per-node", "2", "-r", "3", script(source))
     finally:
         mount.close()
     assert done.returncode == 1 and "rank 1 (local 1)" in done.stderr and "exited with code 3" in done.stderr, done.stderr

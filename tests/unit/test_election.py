@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from kit.stages.made_up import report
+from kit.stages.quick_disk import with_logs
 
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import Exit, Started, StartWorkers
@@ -310,7 +311,7 @@ class Story:
         return LinkRouter(Rendezvous(self.rules, policy, now=now, now_unix=0.0)), policy
 
     def see(self, seen: Any, now: float) -> list[Any]:
-        self.done = self.node.observe(seen, now)
+        self.done = with_logs(self.node, self.node.observe(seen, now), now)
         return self.done
 
     def linked_to_itself(self, now: float) -> list[Any]:

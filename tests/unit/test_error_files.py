@@ -3,16 +3,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.agent.logs.attempt_logs import AttemptLogs, RankPaths
 from holdfast.agent.workers.error_files import MAX_BYTES, hand_on, read
-from holdfast.agent.workers.workers import Workers
 from holdfast.core.job.failure import DEEPEST_RECORD, Failure
 
 BOOM = {"message": {"message": "RuntimeError: boom\nmore", "extraInfo": {"py_callstack": "Traceback …", "timestamp": "1000"}}}
@@ -136,15 +133,3 @@ def test_nothing_is_handed_on_without_a_record_a_place_or_a_disk(path: Path, mon
     assert not hand_on(failure(error_record=BOOM))
     assert not hand_on(failure(), str(path)) and not path.exists()
     assert not hand_on(failure(error_record=BOOM), str(path / "no" / "such"))
-
-
-def test_where_a_script_has_put_a_link_its_target_s_disk_may_hang(path: Path):
-    elsewhere = write(path.with_name("elsewhere.json"), BOOM)
-    path.symlink_to(elsewhere)
-    attempt = AttemptLogs([RankPaths(dir=str(path.parent), error_file=str(path))])
-    hangs = SimpleNamespace(value=lambda task, patience_s: None)
-    workers: Any = SimpleNamespace(attempt=attempt, disk_is_local=True, reader=hangs)
-    assert Workers._evidence(workers, 0).trouble.endswith("that disk does not answer")
-    path.unlink()
-    os.rename(elsewhere, path)
-    assert Workers._evidence(workers, 0).message == "RuntimeError: boom more"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from kit.stages.group_stage import GRACE_S, JOIN, Stage, assigned
+from kit.stages.quick_disk import QuickGroup
 
 from holdfast.agent.group.hang_response import LOOK_S
-from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import Hung, KeepStacks, LeaseOver, LookAtWorkers, Looked, Send, SignalWorkers, Started, Told
 from holdfast.agent.group.state import Phase, State
 from holdfast.core.job.events import RankHung
@@ -34,7 +34,7 @@ def looked(*local_ranks: int, **what: Any) -> Looked:
 def stage() -> Stage:
     """Global ranks 4 and 5 run in round 1; a hung one is to get SIGABRT."""
     stage = Stage()
-    stage.group = Group(State(join=JOIN, grace_s=GRACE_S, hosting=False, hang_signal=signal.SIGABRT))
+    stage.group = QuickGroup(State(join=JOIN, grace_s=GRACE_S, hosting=False, hang_signal=signal.SIGABRT))
     stage.group.begin(0.0)
     stage.run()
     return stage

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from kit.stages.made_up import assigned, report
+from kit.stages.quick_disk import QuickNode
 
 from holdfast.agent.group.gpu_memory_wait import MemoryWait
 from holdfast.agent.group.machine import Group
@@ -46,12 +47,12 @@ def join(node: str, nproc: int = 1) -> Join:
 def host(nodes: int, *, max_restarts: int = 0, lease_s: float = 3.0) -> Node:
     rules = Rules(job="j", min_nodes=nodes, max_nodes=nodes, lease_s=lease_s, max_restarts=max_restarts)
     server = LinkRouter(Rendezvous(rules, RestartOnFailure(max_restarts=max_restarts), now=0.0, now_unix=0.0))
-    return Node(Group(State(join=join("a"), grace_s=5.0, hosting=True)), server=server)
+    return QuickNode(Group(State(join=join("a"), grace_s=5.0, hosting=True)), server=server)
 
 
 def member() -> Node:
     group = Group(State(join=join("b"), grace_s=5.0, hosting=False))
-    return Node(group, member=Member("b", endpoint="a:1", join_timeout_s=60.0, now=0.0))
+    return QuickNode(group, member=Member("b", endpoint="a:1", join_timeout_s=60.0, now=0.0))
 
 
 def ended(exitcode: int) -> Ended:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from kit.stages.made_up import assigned
+from kit.stages.quick_disk import QuickGroup
 
 from holdfast.agent.group.gpu_memory_wait import ANSWER_S, MemoryWait
 from holdfast.agent.group.machine import Group
@@ -166,7 +167,7 @@ def test_a_limit_of_zero_waits_for_nothing():
 def group() -> Group:
     """One whose worker has failed in round 1, and which has joined again."""
     join = Join(node="n-id", name="n", addr="n", master_port=0, nproc=1, role="default")
-    group = Group(State(join=join, grace_s=10.0, hosting=False, memory=MemoryWait(timeout_s=50.0)))
+    group = QuickGroup(State(join=join, grace_s=10.0, hosting=False, memory=MemoryWait(timeout_s=50.0)))
     group.begin(0.0)
     assert StartWorkers(assigned=assigned(1)) in group.observe(Told(message=assigned(1)), 1.0)
     group.observe(Started(local_rank=0, pid=7, argv=(), log_dir=None), 1.0)

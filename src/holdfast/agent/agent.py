@@ -25,6 +25,7 @@ from holdfast.agent.group.messages import (
     LeaseOver,
     LookAtMemory,
     LookAtWorkers,
+    OpenLogs,
     SignalWorkers,
     StartWorkers,
     Sweep,
@@ -270,6 +271,8 @@ class Agent:
                 self._record(event, at_unix, life)
             case Say(text=text, level=level):
                 self.agent_log.say(text, level)
+            case OpenLogs(assigned=assigned):
+                return self.workers.open_logs(assigned)
             case StartWorkers(assigned=assigned):
                 return self._start_workers(assigned)
             case SignalWorkers(local_ranks=local_ranks, signum=signum):
@@ -292,7 +295,7 @@ class Agent:
         return []
 
     def _start_workers(self, assigned: Assigned) -> list[Observation]:
-        self._show_lease()  # making the directories may take longer than the lease lasts: others then go on
+        self._show_lease()  # starting them may take longer than the lease lasts: others then go on
         started = self.workers.start(assigned, self.node.lease_ends)
         self.settle_at = self.host.now() + SETTLE_S
         return [*started, *self.components.begin_round(assigned, started)]

@@ -57,14 +57,16 @@ def write(path: str, error: BaseException, at_unix_ns: int) -> bool:
     if os.path.exists(path) and os.path.getsize(path):
         return False
     text = json.dumps(describe(error, at_unix_ns)).encode("utf-8", "replace")
-    unfinished = f"{path}.{os.getpid()}"
+    is_memory = path.startswith("/proc/")  # the agent's, where the disk for such files is full: it has no name beside it
+    unfinished = path if is_memory else f"{path}.{os.getpid()}"
     fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         while text:
             text = text[os.write(fd, text) :]
     finally:
         os.close(fd)
-    os.replace(unfinished, path)
+    if not is_memory:
+        os.replace(unfinished, path)
     return True
 
 

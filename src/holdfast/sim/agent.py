@@ -15,9 +15,11 @@ from holdfast.agent.group.messages import (
     KeepStacks,
     KillWorkers,
     LeaseOver,
+    LogsOpened,
     LookAtMemory,
     LookAtWorkers,
     Looked,
+    OpenLogs,
     PortHeld,
     SavesSeen,
     SignalWorkers,
@@ -27,6 +29,7 @@ from holdfast.agent.group.messages import (
     Sweep,
 )
 from holdfast.agent.group.state import Phase
+from holdfast.agent.logs.log_files import NEXT_S as LOGS_S
 from holdfast.core.config.own_options import Grow
 from holdfast.core.errors import StartError
 from holdfast.core.job.failure import Evidence, Position
@@ -250,10 +253,11 @@ class SimAgent(Watched):
 
     def _do_with_workers(self, action: Action) -> list[Observation]:
         match action:
+            case OpenLogs(assigned=assigned):
+                return self._open_logs(assigned.round)
             case StartWorkers(assigned=assigned):
                 self.shown = self.node.lease_ends
-                self.write()  # it makes the attempt's directories
-                self._start_when_written(assigned, self.shown)
+                self._start_unless_still(assigned, self.shown)
             case SignalWorkers(local_ranks=local_ranks, signum=signum):
                 for pid in self._pids(local_ranks):
                     self.world.signal_group(pid, signum)
@@ -283,13 +287,22 @@ class SimAgent(Watched):
             case FromCoordinator(message=Reply(text=text)):
                 self.scene.note(self.place, f"answers: {text}")
 
-    def _start_when_written(self, assigned: Assigned, lease_ends: float | None) -> None:
+    def _open_logs(self, number: int) -> list[Observation]:
+        """Make a round's files. The agent does not wait for their disk, and its workers not for long."""
+        seen = LogsOpened(round=number)
+        if not (slow_s := self.scene.disks.get(self.place, 0.0)):
+            return [seen]
+        after_s = self.scene.rng.uniform(0.0, min(slow_s, LOGS_S))
+        self.scene.timeline.after(after_s, lambda: None if self.ended else self.world.see(seen))
+        return []
+
+    def _start_unless_still(self, assigned: Assigned, lease_ends: float | None) -> None:
         """`lease_ends`: as it was when the start was decided."""
         if self.ended:
             return
         if self.stands_still:
             again_s = PATIENCE_S if self.paused else self.busy_until - self.scene.timeline.now
-            self.scene.timeline.after(again_s, lambda: self._start_when_written(assigned, lease_ends))
+            self.scene.timeline.after(again_s, lambda: self._start_unless_still(assigned, lease_ends))
             return
         started = self._start(assigned, is_late=lease_ends is not None and self.world.now() >= lease_ends)
         self._observe(*started)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from kit.stages import made_up
+from kit.stages.quick_disk import QuickGroup
 
-from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import Ended, Send, Started, Told
 from holdfast.agent.group.signal_forwarding import of_script
 from holdfast.agent.group.state import State
@@ -37,7 +37,9 @@ class Stage:
         **more: Any,
     ) -> None:
         script = of_script(stop_signals, echoing=echoing)
-        self.group = Group(State(join=join, grace_s=GRACE_S, hosting=hosting, endpoint="head:29400", script=script, **more))
+        self.group = QuickGroup(
+            State(join=join, grace_s=GRACE_S, hosting=hosting, endpoint="head:29400", script=script, **more)
+        )
         self.now = 0.0
         self.did = self.group.begin(0.0)
 

@@ -63,6 +63,8 @@ def _everything(state: State, now: float) -> Iterator[Seen]:
     yield "an operator stops the job", seen.StopAsked(reason="told to"), now
     yield "a checkpoint is being written", seen.SavesSeen(open=True), now
     yield "the ranks' pace is known", seen.PaceKnown(longest_s={}, typical_s={}, straggler="", busy_s=0.0), now
+    if state.opening_logs:
+        yield "the log files are there, or will not be", seen.LogsOpened(round=state.round), now
     if state.look is not None:
         yield "the ranks have reported where they are", seen.Looked(positions=()), now
     if state.deadline() != NEVER:
@@ -84,7 +86,7 @@ def _of_workers(state: State) -> Iterator[tuple[str, Observation]]:
     for i, worker in state.workers.seats.items():
         ended = seen.Ended(local_rank=i, exitcode=0, gone=True, at_unix=0.0, evidence=Evidence())
         match worker.state:
-            case WorkerState.STARTING if state.phase is Phase.RUNNING:
+            case WorkerState.STARTING if state.phase is Phase.RUNNING and not state.held:
                 yield "has started", seen.Started(local_rank=i, pid=7, argv=(), log_dir=None)
                 yield "could not be started", seen.StartFailed(local_rank=i, message="m", at_unix=0.0)
             case WorkerState.RUNNING:
@@ -107,4 +109,5 @@ def _key(state: State) -> tuple[object, ...]:
     return (
         *(state.phase, min(state.round, 1), state.hosting, state.rejoin, state.leaving is not None, state.checking),
         *(*ends, look is not None, look is not None and bool(look.stop_because), bool(state.workers.failures), workers),
+        state.opening_logs,
     )

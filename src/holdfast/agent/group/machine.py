@@ -17,6 +17,7 @@ from holdfast.agent.group.messages import (
     JoinNews,
     LeaseOver,
     LimitsKnown,
+    LogsOpened,
     Looked,
     MadeWay,
     MemorySeen,
@@ -136,7 +137,7 @@ def _told(state: State, message: Message, now: float) -> Step:
             return round_start.start(state, assigned, now)
         case Phase.JOINING, Stop(round=state.round, rejoin=True) if not state.checking:
             return _says(state, state.join)
-        case (Phase.RUNNING | Phase.SUCCEEDED | Phase.STOPPING | Phase.STOPPED), Stop(round=state.round) as word:
+        case ((Phase.RUNNING | Phase.SUCCEEDED | Phase.STOPPING | Phase.STOPPED), Stop(round=state.round) as word):
             return stopping.told_to_stop(state, word, now) if state.rejoin is None else (state, [])
         case Phase.RUNNING, LookAround(round=state.round, reason=reason):
             return hang_response.look(state, reason, now)
@@ -165,7 +166,7 @@ def _of_time(state: State, seen: Observation, now: float) -> Step | None:
             return round_start.memory_late(state, now)
         case Tick() if state.look is not None and now >= state.look.until:
             return hang_response.looked(state, (), now)
-        case Tick() if state.held and not state.memory.pending and now >= state.spares_until:
+        case Tick() if state.may_start and now >= state.spares_until:
             return round_start.let_go(state, now)
         case Tick() if state.stopping is not None:
             return stopping.late(state, state.stopping, now)
@@ -215,6 +216,8 @@ def _of_round(state: State, seen: Observation, now: float) -> Step | None:
             return shutdown.made_way(state, reason)
         case NodeChecked():
             return node_health.checked(state, seen)
+        case LogsOpened(round=number):
+            return round_start.logs_opened(state, number, now)
         case MemorySeen():
             return round_start.memory_seen(state, seen, now)
         case SparesAwaited(until=until):

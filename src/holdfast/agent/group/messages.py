@@ -206,8 +206,14 @@ class MemorySeen(Observation):
     trouble: str = ""  # Why nobody can tell.
 
 
-TOO_LATE = "creating its log directories took longer than this node's lease"
+TOO_LATE = "this node's lease ended before it could be started"
 """Why a worker is not started, where others may have gone on without this node by then."""
+
+
+class LogsOpened(Observation):
+    """The log files of a round's workers are there, or will not be: its workers can start."""
+
+    round: int
 
 
 class NodeChecked(Observation):
@@ -231,6 +237,12 @@ class Send(Action):
     """Say something to the coordinator."""
 
     message: Message
+
+
+class OpenLogs(Action):
+    """Make the log files of a round's workers; `LogsOpened` follows, however their disk is."""
+
+    assigned: Assigned
 
 
 class StartWorkers(Action):

@@ -1,8 +1,8 @@
-"""From asking for a round to its workers' start. A start may wait for the GPUs' memory, and for warm spares."""
+"""From asking for a round to its workers' start. It waits for the log files, perhaps also for GPU memory and warm spares."""
 
 from __future__ import annotations
 
-from holdfast.agent.group.messages import MemorySeen, Send, StartWorkers
+from holdfast.agent.group.messages import MemorySeen, OpenLogs, Send, StartWorkers
 from holdfast.agent.group.node_health import check
 from holdfast.agent.group.state import Phase, State, Step, first, joined_with, workers_of
 from holdfast.core.job.events import JoinRequested, RoundFormed
@@ -61,16 +61,22 @@ def start(state: State, assigned: Assigned, now: float) -> Step:
         shown={},
         regrouped=False,
         held=True,
+        opening_logs=True,
     )
-    return first([Record(event=formed)], let_go(state, now))
+    return state, [Record(event=formed), OpenLogs(assigned=assigned)]
 
 
 def let_go(state: State, now: float) -> Step:
     """Start the round's workers, unless they still wait."""
-    if not state.held or state.memory.pending or now < state.spares_until:
+    if not state.may_start or now < state.spares_until:
         return state, []
     assert state.assigned is not None
     return replace(state, held=False), [StartWorkers(assigned=state.assigned)]
+
+
+def logs_opened(state: State, number: int, now: float) -> Step:
+    """The log files of that round's workers are there, or will not be."""
+    return let_go(replace(state, opening_logs=False), now) if number == state.round else (state, [])
 
 
 def spares_awaited(state: State, until: float, now: float) -> Step:

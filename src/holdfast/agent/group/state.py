@@ -238,7 +238,8 @@ class State(Value):
     assigned: Assigned | None = None  # The round of the workers we have or had. None: there was none yet.
     joined_at: float = 0.0
     spare_because: str = ""  # Why there is no place for this node, as the coordinator said last.
-    held: bool = False  # The round's workers wait for the GPUs' memory, or for warm spares. They count as starting.
+    held: bool = False  # The round's workers wait for log files, GPUs' memory or warm spares. They count as starting.
+    opening_logs: bool = False  # Their log files are being made.
     spares_until: float = -NEVER  # Until when warm spares are worth waiting for.
     memory: MemoryWait = MemoryWait()
     checking: bool = False  # The node's health is being checked: it does not join yet.
@@ -270,9 +271,14 @@ class State(Value):
         ending = self.phase is Phase.STOPPING and self.rejoin is True
         return ending or (self.phase is Phase.JOINING and self.round > 0)
 
+    @property
+    def may_start(self) -> bool:
+        """The round's workers wait for nothing but time."""
+        return self.held and not self.memory.pending and not self.opening_logs
+
     def deadline(self) -> float:
         """When a `Tick` has something to do."""
-        stop, spares = self.stopping, self.spares_until if self.held and not self.memory.pending else NEVER
+        stop, spares = self.stopping, self.spares_until if self.may_start else NEVER
         ends = NEVER if stop is None else min(stop.last_words_until, stop.kill_at, stop.abandon_at)
         looked = NEVER if self.look is None else self.look.until
         passed_on = self.script.deadline() if self.script.held else NEVER

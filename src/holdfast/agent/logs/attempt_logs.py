@@ -3,9 +3,9 @@
     <log-dir>/<run id>_<8 characters>/attempt_<restart count>/<local rank>/{stdout.log, stderr.log, error.json}
     <state>/jobs/<job>/logs/<node>/   attempt_<restart count>/<local rank>/…          without --log-dir
 
-The names are torchrun's. Nothing is ever erased: a round that comes with the same restart count (the members changed) is
-named after the round too, `attempt_1.r3`. `--log-dir /dev/null` keeps nothing at all: no files, an empty
-TORCHELASTIC_ERROR_FILE, every worker writing straight to our stdout and stderr.
+The names are torchrun's. Nothing is ever erased: a round that comes with the same restart count (the members changed) is named
+after the round too, `attempt_1.r3`. `--log-dir /dev/null` keeps nothing at all: no files, an empty TORCHELASTIC_ERROR_FILE,
+every worker writing straight to our stdout and stderr. So do workers whose files cannot be had (`agent.logs.log_files`).
 
 Of each stream, and by the two bits (1 stdout, 2 stderr) of `-r` and `-t` for its rank:
 
@@ -23,6 +23,7 @@ A stream that is inherited has no copy, so no last lines for the report: the wor
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from string import Template
@@ -30,10 +31,17 @@ from string import Template
 from holdfast.agent.logs.tail import tail_of
 from holdfast.agent.logs.tee import Source, Tee
 from holdfast.core.config.config import RunConfig
-from holdfast.core.errors import UsageError
-from holdfast.core.value import Value
+from holdfast.core.errors import HoldfastError, UsageError
+from holdfast.core.value import Value, replace
+from holdfast.runtime.shm.pages import nameless_file
 
 NO_LOGS_HINT = "name a writable directory with --log-dir, or keep nothing with --log-dir /dev/null"
+
+ROOM_BYTES = 64 * 1024
+"""So much room there must be for a worker's files to be used: a line that finds no room ends the script that prints it."""
+
+WRONG_PLACE = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP)
+"""What a directory that somebody has named wrongly answers. Anything else is its disk's trouble."""
 
 STREAMS = (1, "stdout"), (2, "stderr")  # With their bits in `-r` and `-t`.
 
@@ -62,6 +70,7 @@ class RankPaths(Value):
     stdout: Stream = Stream()
     stderr: Stream = Stream()
     error_file: str = ""  # Absolute; empty: none.
+    error_fd: int = -1  # Our descriptor of it, where it is in memory. -1: it is a file.
 
 
 class RankLogs:
@@ -84,6 +93,12 @@ class RankLogs:
                 os.close(fd)
         self.stdout_fd = self.stderr_fd = None
 
+    def forget(self) -> None:
+        """Its error file in memory has been read for the last time."""
+        if self.paths.error_fd >= 0:
+            os.close(self.paths.error_fd)
+            self.paths = replace(self.paths, error_fd=-1)
+
 
 class AttemptLogs:
     """The files of one attempt on this node. `attempt[local_rank]` has what its process is started with."""
@@ -91,15 +106,15 @@ class AttemptLogs:
     def __init__(
         self, ranks: Sequence[RankPaths], filters: tuple[Filter, Filter] = (Filter(), Filter()), dir: str | None = None
     ) -> None:
-        """`filters`: of stdout and of stderr."""
+        """`filters`: of stdout and of stderr. OSError: a file cannot be opened."""
         self.dir, self.filters = dir, filters
         self.ranks: list[RankLogs] = []
         try:
             for paths in ranks:
                 self.ranks.append(RankLogs(paths))
-        except OSError as error:
+        except OSError:
             self.release()
-            raise UsageError(f"cannot write logs to {error.filename}: {error.strerror}", hint=NO_LOGS_HINT) from error
+            raise
 
     def __getitem__(self, local_rank: int) -> RankLogs:
         return self.ranks[local_rank]
@@ -144,9 +159,14 @@ class AttemptLogs:
         return tee
 
     def release(self) -> None:
-        """Close our copies of the workers' descriptors, once the workers have theirs."""
+        """Close our copies of the workers' descriptors, once the workers have theirs. It may wait for their disk."""
         for rank in self.ranks:
             rank.release()
+
+    def forget(self) -> None:
+        """Nobody asks any more what its workers have left."""
+        for rank in self.ranks:
+            rank.forget()
 
 
 def _open_for_worker(path: str | None) -> int | None:
@@ -205,7 +225,8 @@ class LogPlan:
         return os.path.join(self.root or home, "attempt_<restarts>", "<local rank>", "")
 
     def open_attempt(self, restart_count: int, round: int, local_world_size: int) -> AttemptLogs:
-        """Make the directories and files of a new attempt. UsageError where the place is not a usable directory."""
+        """Make the directories and files of a new attempt. UsageError where the place is not a usable directory; OSError where
+        its disk is full, or broken. It may wait for that disk."""
         if self.base is None:
             return nothing_kept(local_world_size)
         try:
@@ -213,9 +234,17 @@ class LogPlan:
                 self.root = _make_run_dir(self.base, self.run_id)
             attempt = _make_attempt_dir(self.root, restart_count, round)
             ranks = [self._paths(attempt, rank) for rank in range(local_world_size)]
+            _see_room(attempt)
+            return AttemptLogs(ranks, self._filters(attempt), attempt)
         except OSError as error:
+            if error.errno not in WRONG_PLACE:
+                raise
             raise UsageError(f"cannot keep logs in {error.filename}: {error.strerror}", hint=NO_LOGS_HINT) from error
-        return AttemptLogs(ranks, self._filters(attempt), attempt)
+
+    def without_files(self, local_world_size: int) -> AttemptLogs:
+        """For workers whose log files cannot be had now: they write to our stdout and stderr, and leave their error records in
+        memory."""
+        return AttemptLogs([_without_files(self.config, rank) for rank in range(local_world_size)])
 
     def _paths(self, attempt: str, rank: int) -> RankPaths:
         home = os.path.join(attempt, str(rank))
@@ -244,6 +273,31 @@ class LogPlan:
             for (_, name), words in zip(STREAMS, _words(self.config))
         )
         return out, err
+
+
+def _without_files(config: RunConfig, rank: int) -> RankPaths:
+    is_visible = config.local_ranks_filter is None or rank in config.local_ranks_filter
+    stream = Stream(path=None if is_visible else os.devnull)
+    try:
+        fd = nameless_file("holdfast-error")
+    except (OSError, HoldfastError):
+        fd = -1
+    error_file = f"/proc/{os.getpid()}/fd/{fd}" if fd >= 0 else ""
+    return RankPaths(stdout=stream, stderr=stream, error_file=error_file, error_fd=fd)
+
+
+def _see_room(folder: str) -> None:
+    """OSError: there is no room for what workers write."""
+    path = os.path.join(folder, ".room")
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if os.write(fd, bytes(ROOM_BYTES)) < ROOM_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+    finally:
+        try:
+            os.close(fd)  # NFS tells a quota here
+        finally:
+            os.unlink(path)
 
 
 def nothing_kept(local_world_size: int) -> AttemptLogs:

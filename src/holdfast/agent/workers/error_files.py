@@ -41,6 +41,8 @@ def read(path: str) -> ErrorRecord | None:
     if not path:
         return None
     try:
+        if path.startswith("/proc/") and not os.stat(path).st_size:
+            return None  # the worker has written nothing into memory
         content, written_at = _content(path)
     except FileNotFoundError:
         return None

@@ -10,10 +10,10 @@ import os
 from collections.abc import Callable, Iterable
 
 from holdfast.agent.component import Component
+from holdfast.agent.disk_thread import DiskThread
 from holdfast.agent.group.messages import (
     TOO_LATE,
     ControlAsked,
-    Ended,
     Ending,
     LimitsKnown,
     PortHeld,
@@ -25,15 +25,16 @@ from holdfast.agent.group.messages import (
 from holdfast.agent.logs import attempt_logs as logs
 from holdfast.agent.logs.app_log import AppLogs
 from holdfast.agent.logs.attempt_logs import AttemptLogs, RankLogs
+from holdfast.agent.logs.log_files import LogFiles
 from holdfast.agent.logs.tee_thread import TeeThread
-from holdfast.agent.workers import error_files, launch
+from holdfast.agent.workers import launch
+from holdfast.agent.workers.ends import End, Ends
 from holdfast.agent.workers.gpu_memory import GpuLook
 from holdfast.agent.workers.progress_iteration import ProgressIteration
 from holdfast.agent.workers.uninterruptible import Sleepers
 from holdfast.core.config.config import RunConfig
-from holdfast.core.errors import HoldfastError, StartError, UsageError
+from holdfast.core.errors import HoldfastError, StartError
 from holdfast.core.job.cycles import cycle_of
-from holdfast.core.job.failure import Evidence
 from holdfast.core.machine import NEVER, Observation
 from holdfast.core.page.layout import HOOK_MODULES, HOOK_SIGNS
 from holdfast.core.processes import (
@@ -47,7 +48,6 @@ from holdfast.core.processes import (
 )
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import Assigned
-from holdfast.runtime.hardware.mounts import is_local
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.ports import hold_port
 from holdfast.runtime.shm import pages as shm
@@ -61,12 +61,8 @@ if TYPE_CHECKING:
     from holdfast.agent.logs.sender import Upstream
     from holdfast.agent.workers.state_replication import Replicas
 
-TAIL_LINES = 20  # Lines of a failed worker's log that go into the report.
-
 ASK_S = 0.01
 """Seconds after a signal until workers are asked where they are: a script that handles the signal does not show it itself."""
-
-EVIDENCE_S = 0.5  # How long to read what a failed rank has left on disk, at most. A lease lasts a second at least.
 
 
 class Workers(Component):
@@ -88,9 +84,10 @@ class Workers(Component):
         self.job_progress, self.replicas, self.upstream = job_progress, replicas, upstream
         self.attempt: AttemptLogs | None = None
         self.shown: TeeThread | None = None  # None: nothing of it is shown.
-        self.disk_is_local = False  # Whether their logs, and what they leave when they fail, lie on a disk of this host.
-        self.shower, self.reader = IoThread(), IoThread()
-        """Threads that read the logs, whose disk may hang: to show them, and to find out why a rank failed."""
+        disk = DiskThread(host)
+        self.files = LogFiles(plan, config.nproc_per_node, host, disk)  # Of the next round.
+        self.ends = Ends(host, disk)  # Of processes: what they have left is being read.
+        self.shower = IoThread()  # Reads the logs to show them.
         self.unfollowed: Assigned | None = None  # The round of workers that run unfollowed so far.
         self.local_ranks: dict[int, int] = {}  # pid → local rank
         self.given: dict[int, tuple[list[str], dict[str, str], RankLogs | None]] = {}
@@ -117,14 +114,21 @@ class Workers(Component):
         self.ports.append(hold_port())
         return PortHeld(master_port=self.ports[-1].getsockname()[1])
 
+    def open_logs(self, assigned: Assigned) -> list[Observation]:
+        """Make the log files of a round's workers; see `LogFiles.open`."""
+        self.close_logs(patient=False)
+        return self.files.open(assigned)
+
     def start(self, assigned: Assigned, until: float | None = None) -> list[Observation]:
         """Start the workers of a round, before `until` if at all; what came of each, in order. After one that could not start,
         no other is tried."""
-        self.close_logs(patient=False)
         self._open_stash()
         if self.replicas is not None and self.stash >= 0:
             self.replicas.begin(assigned, self.stash)
-        self.attempt = self._open_attempt(assigned)
+        if self.attempt is not None:
+            self.attempt.forget()
+        self.attempt = self.files.take()
+        self.ends = Ends(self.host, self.files.disk)
         self.local_ranks = {}
         seen: list[Observation] = []
         environ = dict(os.environ)
@@ -137,7 +141,7 @@ class Workers(Component):
                 message = "; ".join(filter(None, (error.what, error.hint)))
                 seen.append(StartFailed(local_rank=local_rank, message=message, at_unix=self.host.unix()))
                 break
-        self.attempt.release()
+        self.files.disk.do(self.attempt.release)
         self.unfollowed = assigned
         if self.config.ft.per_cycle_applog_prefix:  # the user may look for that file at once
             self.follow()
@@ -153,18 +157,6 @@ class Workers(Component):
             self.unfollowed = None
             self.host.watch_pages()
             self._follow_logs(assigned)
-            folder = self.attempt[0].dir if self.attempt is not None else None
-            self.disk_is_local = folder is None or is_local(folder)
-
-    def _open_attempt(self, assigned: Assigned) -> AttemptLogs:
-        try:
-            return self.plan.open_attempt(assigned.restart_count, assigned.round, self.config.nproc_per_node)
-        except UsageError as error:
-            if self.attempt is None:
-                raise
-            # The job has run for a while: a disk that filled up meanwhile, or was cleaned, is no reason to end it.
-            self.host.complain(f"{error.what}: its workers' output is no longer kept")
-            return logs.nothing_kept(self.config.nproc_per_node)
 
     def _open_stash(self) -> None:
         if self.stash < 0 and self.config.stash_limit != "0":
@@ -180,11 +172,11 @@ class Workers(Component):
             case ProcessEnding(pid=pid) if pid in self.local_ranks:
                 return [Ending(local_rank=self.local_ranks[pid], at_unix=self.host.unix())]
             case ProcessDying(pid=pid, exitcode=exitcode, last=last) if exitcode != 0 and pid in self.local_ranks:
-                return [self._ended(pid, exitcode, last, gone=False)]
+                return self._ended(pid, exitcode, last, gone=False)
             case ProcessErred(pid=pid, last=last) if pid in self.local_ranks:
-                return [self._ended(pid, 1, last, gone=False)]
+                return self._ended(pid, 1, last, gone=False)
             case ProcessGone(pid=pid, exitcode=exitcode, last=last) if pid in self.local_ranks:
-                return [*self._how_far(seen), *self._stashed(), self._ended(pid, exitcode, last, gone=True)]
+                return [*self._how_far(seen), *self._stashed(), *self._ended(pid, exitcode, last, gone=True)]
             case ProcessAsked(pid=pid, kind=kind, reason=reason) if pid in self.local_ranks:
                 return [ControlAsked(local_rank=self.local_ranks[pid], kind=kind, reason=reason)]
             case ProcessCalculated(pid=pid, limits_s=limits_s) if pid in self.local_ranks:
@@ -267,20 +259,23 @@ class Workers(Component):
 
     @property
     def due_at(self) -> float:
-        """For logs that cannot be watched, for workers stuck in the kernel, and to ask workers where they are."""
+        """For logs that cannot be watched, for files and evidence that do not come, for workers stuck in the kernel, and to ask
+        workers where they are."""
         logs_at = NEVER if self.shown is None else self.shown.look_at
-        return min(logs_at, self.ask_at, NEVER if self.sleepers is None else self.sleepers.look_at)
+        looks_at = NEVER if self.sleepers is None else self.sleepers.look_at
+        return min(logs_at, self.files.due_at, self.ends.due_at, self.ask_at, looks_at)
 
     def due(self) -> list[Observation]:
-        """Show what is new in such logs, and find workers that are stuck in the kernel."""
+        """Show what is new in such logs, go on without files, and find workers that are stuck in the kernel."""
+        late = [*self.files.due(), *self.ends.due()]
         if self.host.now() >= self.ask_at:
             self.ask_at = NEVER
             self.host.ask_where()
         if self.shown is not None:
             self.shown.due()
         if self.sleepers is None or (now := self.host.now()) < self.sleepers.look_at:
-            return []
-        return [
+            return late
+        return late + [
             Stuck(local_rank=self.local_ranks[pid], asleep_s=asleep_s, at_unix=self.host.unix())
             for pid, asleep_s in self.sleepers.look(self.host.states(), now)
             if pid in self.local_ranks
@@ -298,25 +293,9 @@ class Workers(Component):
         """What a worker has written since the last `dump`: faulthandler's text, the main thread last. Empty: nothing yet."""
         return "".join(self.host.stacks(pid) for pid in self._pids([local_rank]))
 
-    # --- evidence -------------------------------------------------------------------------------------------------------
-
-    def _ended(self, pid: int, exitcode: int, last: LastSigns, *, gone: bool) -> Ended:
-        local_rank = self.local_ranks[pid]
-        evidence = Evidence()
-        if exitcode != 0:
-            seen = {"last_words": last.words, "ending": last.ending, "booted": last.booted, "became": last.became}
-            evidence = replace(self._evidence(local_rank), **seen)
-        return Ended(local_rank=local_rank, exitcode=exitcode, gone=gone, at_unix=self.host.unix(), evidence=evidence)
-
-    def _evidence(self, local_rank: int) -> Evidence:
+    def _ended(self, pid: int, exitcode: int, last: LastSigns, *, gone: bool) -> list[Observation]:
         assert self.attempt is not None
-        attempt = self.attempt
-        paths = attempt[local_rank].error_file, *attempt.files(local_rank)
-        is_here = self.disk_is_local and not any(map(os.path.islink, paths))  # a script's links may lead to any disk
-        if is_here:  # as most are: another thread takes a millisecond, of the five that a death is told in
-            return _left_by(local_rank, attempt)
-        unknown = Evidence(trouble=f"what it has left in {attempt[local_rank].dir} is not known: that disk does not answer")
-        return self.reader.value(lambda: _left_by(local_rank, attempt), EVIDENCE_S) or unknown
+        return self.ends.add(End(self.local_ranks[pid], exitcode, gone, self.host.unix(), last), self.attempt)
 
     # --- logs -----------------------------------------------------------------------------------------------------------
 
@@ -352,22 +331,3 @@ class Workers(Component):
             self.shown = None
         if self.app_logs is not None:
             self.app_logs.finish(patient=patient, cut=cut)
-        if self.attempt is not None:
-            self.attempt.release()
-
-
-def _left_by(local_rank: int, attempt: AttemptLogs) -> Evidence:
-    """What a rank that has failed has left on disk."""
-    files = attempt[local_rank]
-    record = error_files.read(files.error_file)
-    said = record or error_files.ErrorRecord()
-    return Evidence(
-        at_unix=said.at_unix,
-        message=said.message,
-        trouble="" if said.message else said.trouble,
-        traceback=said.traceback,
-        error_file=files.error_file if record else None,
-        error_record=said.content,
-        log_tail=attempt.tail_lines(local_rank, TAIL_LINES),
-        log_path=files.log_path,
-    )
