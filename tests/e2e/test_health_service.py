@@ -16,7 +16,7 @@ grpc = pytest.importorskip("grpc", reason="grpcio is not installed: pip install 
 from kit.jobs.ranks import WAITS  # noqa: E402
 
 from holdfast.health.check import Look  # noqa: E402
-from holdfast.health.checks.node_service import ARGS, node_service  # noqa: E402
+from holdfast.health.checks.node_service import ARGS, judge, node_service  # noqa: E402
 from holdfast.health.verdict import DEGRADED, FIT, UNFIT, Verdict  # noqa: E402
 from holdfast.health.wire import METHOD, SERVICE, Request, Response  # noqa: E402
 
@@ -68,8 +68,8 @@ def test_it_is_asked_as_ft_launcher_asks(service):
         ({"success": True, "output": '{"fail_count": 0}'}, FIT, "all is well"),
         ({"success": True, "output": '{"fail_count": 2, "failed_checks": ["ecc", "nvlink"]}'}, UNFIT, "ecc, nvlink"),
         ({"success": False, "exit_code": 3, "error": "GPU 5 is lost"}, UNFIT, "GPU 5 is lost"),
-        ({"success": True, "output": ""}, UNFIT, "cannot be read"),
-        ({"success": True, "output": '{"ok": 1}'}, UNFIT, "cannot be read"),
+        ({"success": False, "exit_code": 1, "output": '{"fail_count": 0}'}, UNFIT, "exit code 1"),
+        ({}, UNFIT, "says no"),
     ],
 )
 def test_an_answer_is_judged_as_ft_launcher_judges_it(service, fields, state, word):
@@ -77,16 +77,34 @@ def test_an_answer_is_judged_as_ft_launcher_judges_it(service, fields, state, wo
     assert verdict.state == state and word in verdict.reason
 
 
-def test_who_gives_no_answer_is_told_and_where_nobody_is_there_to_ask_the_node_is_fit(service, tmp_path):
+UNREADABLE = [
+    "", "no JSON", "null", "[]", "3", '"fine"', "{", '{"failed_checks": []}', '{"ok": 1}', '{"fail_count": null}',
+    '{"fail_count": "2"}', '{"fail_count": true}', '{"fail_count": [3]}', 'warning: no route\n{"fail_count": 0}',
+    'warning: no route\n{"fail_count": 2}', '{"fail_count": 0}\n{"fail_count": 0}', "[" * 100_000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("output", UNREADABLE, ids=lambda output: repr(output[:40]))
+def test_a_report_that_cannot_be_read_is_told_and_costs_the_node_nothing(output):
+    verdict = judge(Response(success=True, output=output))
+    assert verdict.state == DEGRADED and "cannot be read" in verdict.reason and "not held against" in verdict.advice
+
+
+@pytest.mark.parametrize(("count", "state"), [(0, FIT), (0.0, FIT), (-1, FIT), (1, UNFIT), (2.0, UNFIT), (10**20, UNFIT)])
+def test_a_node_is_unfit_by_a_number_above_zero(count, state):
+    assert judge(Response(success=True, output=json.dumps({"fail_count": count}))).state == state
+
+
+def test_who_gives_no_answer_or_is_not_there_is_told_and_costs_the_node_nothing(service, tmp_path):
     def breaks(request: bytes) -> bytes:
         raise RuntimeError("out of luck")
 
     assert asked(service(breaks)).state == DEGRADED and "gives no answer (UNKNOWN)" in asked(service(breaks)).reason
     assert asked(service(lambda request: b"\x0b")).state == DEGRADED, "no message"
-    assert asked(tmp_path / "nobody.sock").state == FIT
+    assert asked(tmp_path / "nobody.sock").state == DEGRADED and "there is no" in asked(tmp_path / "nobody.sock").reason
     (tmp_path / "file.sock").touch()
     assert "gives no answer (UNAVAILABLE)" in asked(tmp_path / "file.sock").reason
-    assert asked("localhost:50051").state == FIT and "no Unix socket" in asked("localhost:50051").reason
+    assert asked("localhost:50051").state == DEGRADED and "no Unix socket" in asked("localhost:50051").reason
 
 
 def test_both_forms_of_an_endpoint(service):
@@ -101,6 +119,18 @@ def test_a_launcher_heeds_its_node_s_service(holdfast, script, service):
     assert done.returncode == 1 and "GPU 5 is lost" in done.stderr and not done.stdout
     done = holdfast("ft_launcher", "--ft-node-health-check-endpoint", f"unix://{well}", script(PRINTS))
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+
+
+@pytest.mark.parametrize("broken", ["a resolver's warning", "no socket"])
+def test_a_launcher_goes_on_where_its_node_s_service_is_broken_and_says_so(holdfast, script, service, tmp_path, broken):
+    path = tmp_path / "nobody.sock"
+    if broken != "no socket":
+        path = service(answers(success=True, output='warning: no route\n{"fail_count": 0}'))
+    done = holdfast("ft_launcher", "--ft-node-health-check-endpoint", path, script(PRINTS))
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    assert "not held against the node" in done.stderr
+    (told,) = holdfast.events("HealthChanged")
+    assert told["state"] == "degraded" and told["check"].startswith("node-service")
 
 
 @pytest.fixture

@@ -155,7 +155,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     _ours(
         "node-service",
-        "a node health service, by gRPC; without a service the node is fit, without an answer degraded",
+        "a node health service, by gRPC; without a service, an answer or a report that can be read the node is degraded",
         needs="socket of the service, /path or unix:///path",
         deadline_s=65.0,
         silence=DEGRADED,

@@ -1,7 +1,8 @@
 """What does the node's own health service say? Calls `nvhcd.HealthCheckService/RunHealthCheck` by gRPC over a Unix socket.
 
-As with ft_launcher, a failure or an unreadable report makes the node unfit. Without a socket or grpcio the node is fit.
-Without an answer the node is degraded; ft_launcher continues with a warning.
+As with ft_launcher, the node is unfit where the service says no, or counts failed checks. Whatever keeps it from saying so (no
+socket, no grpcio, no answer, a report that cannot be read) makes the node degraded: it takes part, with an event and a warning.
+A service that breaks does so on every node at once, and must not cost a job whole segments.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ TIMEOUT_S = 60.0  # ft_launcher's, for the whole call.
 ARGS = ("--no-slurm", "--group", "prolog", "epilog", "logs", "gpu")  # What it sends.
 
 SILENT = "does it still run? it is not held against the node"
-UNREADABLE = "it has to be a JSON object with fail_count: what does the service run?"
+UNREADABLE = "it has to be a JSON object with fail_count, and nothing else (stderr?); it is not held against the node"
+NOT_ASKED = "it is not held against the node: start the service, or leave the check out"
 
 
 def socket_path(endpoint: str) -> str:
@@ -34,13 +36,13 @@ def node_service(look: Look) -> Verdict:
     """Ask it."""
     path = socket_path(look.argument)
     if not path:
-        return fit(f"not asked: {look.argument} is no Unix socket's path")
+        return degraded(f"not asked: {look.argument} is no Unix socket's path", NOT_ASKED)
     if not os.path.exists(path):
-        return fit(f"not asked: there is no {path}")
+        return degraded(f"not asked: there is no {path}", NOT_ASKED)
     try:
         import grpc  # type: ignore[import-untyped]
     except ImportError:
-        return fit("not asked: grpcio is not installed (pip install 'holdfast[grpc]')")
+        return degraded("not asked: grpcio is not installed", "pip install 'holdfast[grpc]'; it is not held against the node")
     try:
         with grpc.insecure_channel(f"unix:{os.path.abspath(path)}") as channel:
             call = channel.unary_unary(METHOD, request_serializer=Request.encode, response_deserializer=Response.decode)
@@ -51,17 +53,19 @@ def node_service(look: Look) -> Verdict:
 
 
 def judge(response: Response) -> Verdict:
-    """What an answer means: unfit unless it says yes, and its report counts no failure."""
+    """What an answer means: unfit if it says no, or its report counts failures."""
     why = response.error or response.output.strip()[-200:]
     if not response.success:
         return unfit(f"the health service says no, with exit code {response.exit_code}: {why}")
     try:
         report = json.loads(response.output)
-        failed = int(report["fail_count"])
-    except (ValueError, KeyError, TypeError):
-        return unfit(f"the health service's report cannot be read: {response.output[:200]!r}", UNREADABLE)
-    if failed:
+    except (ValueError, RecursionError):
+        report = None
+    failed = report.get("fail_count") if isinstance(report, dict) else None
+    if not isinstance(failed, int | float) or isinstance(failed, bool):
+        return degraded(f"the health service's report cannot be read: {response.output[:200]!r}", UNREADABLE)
+    if failed > 0:
         names = report.get("failed_checks") or []
         told = ", ".join(map(str, names)) if isinstance(names, list) else str(names)
-        return unfit(f"the health service counts {failed} failed checks: {told or 'it does not name them'}")
+        return unfit(f"the health service counts {failed:g} failed checks: {told or 'it does not name them'}")
     return fit("the health service says that all is well")
