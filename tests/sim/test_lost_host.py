@@ -209,12 +209,41 @@ def test_of_two_that_die_in_one_moment_the_one_at_the_endpoint_has_its_say_when_
     cluster.run(5.0)
     cluster.kill_agent("b")
     cluster.kill_agent("a")
+    cluster.forget("b")
     cluster.start("b")
     cluster.run_for(20.0)
     assert not leaders(cluster) and said(cluster, "c", "1 of 3 nodes are here, and 2 could go on")
     cluster.start("a", host=True)
     cluster.finish()
     assert len(leaders(cluster)) == 1 and set(cluster.codes.values()) == {0}
+
+
+def test_of_two_that_die_in_one_moment_another_has_its_say_too_when_it_is_back(start: Start) -> None:
+    cluster = start("abc", min_nodes=2, max_nodes=2, runs_s=60.0)
+    cluster.run(5.0)
+    cluster.kill_agent("b")
+    cluster.kill_agent("a")
+    cluster.start("b")
+    cluster.finish()
+    assert len(leaders(cluster)) == 1 and {cluster.codes[place] for place in "bc"} == {0}
+
+
+@pytest.mark.parametrize("witness", [False, True])
+@pytest.mark.parametrize("min_nodes", [2, 3])
+@pytest.mark.parametrize("back_s", [0.3, 6.0, 30.0])
+def test_when_the_two_others_die_together_and_come_back_the_job_goes_on(
+    start: Start, back_s: float, min_nodes: int, witness: bool
+) -> None:
+    cluster = start("abc", min_nodes=min_nodes, runs_s=90.0, witness=witness)
+    cluster.kill_agent("b")
+    cluster.kill_agent("c")
+    cluster.run_for(back_s)
+    cluster.start("b")
+    cluster.start("c")
+    cluster.run_for(8.0)
+    assert all(cluster.agents[place].world.live for place in "abc"), "a lease and five seconds later"
+    cluster.finish()
+    assert rounds(cluster, "a")[-1] == "abc" and set(cluster.codes.values()) == {0}
 
 
 def test_a_node_whose_link_breaks_for_a_moment_keeps_its_say(start: Start) -> None:
@@ -261,14 +290,16 @@ def test_a_node_that_was_never_told_who_is_next_is_found_by_one_that_was(start: 
 # --- the host comes back ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("after_s", [0.5, 3.5, 15.0])
-def test_the_endpoint_s_node_may_come_back_as_a_plain_member(start: Start, after_s: float) -> None:
+@pytest.mark.parametrize(("after_s", "leader"), [(0.5, "a"), (3.5, "b"), (15.0, "b")])
+def test_the_endpoint_s_node_may_come_back_as_an_elector_or_as_a_plain_member(
+    start: Start, after_s: float, leader: str
+) -> None:
     cluster = start("abc", runs_s=60.0, min_nodes=2)
     cluster.kill_agent("a")
     cluster.run_for(after_s)
     cluster.start("a", host=True)
     cluster.finish()
-    assert leaders(cluster) == ["b"] and rounds(cluster, "a")[-1] == "abc"
+    assert leaders(cluster) == [leader] and rounds(cluster, "a")[-1] == "abc"
     assert set(cluster.codes.values()) == {0} and len(rounds(cluster, "b")) == (2 if after_s < 10 else 3)
 
 
@@ -348,3 +379,80 @@ def test_a_host_that_comes_back_leads_nobody_who_was_cut_off_before_others_had_a
     monkeypatch.undo()
     cluster.heal("c")
     cluster.finish()
+
+
+# --- an operator says who is gone for good ------------------------------------------------------------------------------------
+
+
+def test_those_that_are_left_go_on_when_an_operator_says_that_the_others_are_gone(start: Start) -> None:
+    cluster = start("abcd", min_nodes=2, runs_s=60.0)
+    cluster.kill_agent("a")
+    cluster.kill_agent("b")
+    cluster.run_for(20.0)
+    assert not leaders(cluster)
+    assert said(cluster, "c", "force-leader job --lost a,b") and said(cluster, "d", "force-leader job --lost a,b")
+    cluster.force("d", "a", "b")
+    cluster.finish()
+    assert len(leaders(cluster)) == 1 and rounds(cluster, "c")[-1] == "cd"
+    assert {cluster.codes[place] for place in "cd"} == {0}
+
+
+def test_one_that_was_declared_lost_comes_back_and_has_neither_a_place_nor_a_say(start: Start) -> None:
+    cluster = start("abcde", min_nodes=2, runs_s=60.0)
+    for place in "cde":
+        cluster.kill_agent(place)
+    cluster.run_for(20.0)
+    cluster.force("b", "c", "d", "e")
+    cluster.run_for(15.0)
+    cluster.start("c")
+    cluster.run_for(10.0)
+    node = cluster.agents["c"].node
+    assert rounds(cluster, "a")[-1] == "ab" and node.group.state.spare_because == "excluded: an operator declared it lost"
+    assert isinstance(node, PeerElectedNode) and node.election.roster is not None and not node.election.state.is_in_line
+    cluster.exclude("c", through="a", readmit=True)
+    cluster.run_for(5.0)
+    assert rounds(cluster, "a")[-1] == "abc", "until somebody readmits it"
+    cluster.finish()
+
+
+def test_one_that_is_named_and_answers_is_not_lost(start: Start) -> None:
+    cluster = start("abcd", min_nodes=2, runs_s=60.0)
+    cluster.kill_agent("a")
+    cluster.kill_agent("b")
+    cluster.run_for(20.0)
+    cluster.force("d", "a", "b", "c")
+    cluster.run_for(5.0)
+    assert said(cluster, "d", "c is not lost: its agent answers") and not leaders(cluster)
+
+
+def test_one_that_may_be_cut_off_is_taken_for_lost_only_if_the_operator_vouches_for_that(start: Start) -> None:
+    cluster = start("abc", min_nodes=1, runs_s=90.0)
+    cluster.partition("c")
+    cluster.run_for(20.0)
+    cluster.force("c", "a", "b")
+    cluster.run_for(5.0)
+    assert said(cluster, "c", "may be cut off from this node") and not leaders(cluster)
+    assert rounds(cluster, "a")[-1] == "ab"
+    cluster.force("c", "a", "b", powered_off=True)
+    cluster.run_for(10.0)
+    assert leaders(cluster) == ["c"], "the operator was wrong, and two sides lead"
+    cluster.heal("c")
+    cluster.run_for(10.0)
+    assert said(cluster, "a", "this agent no longer leads the job") and rounds(cluster, "c")[-1] == "c", "until they meet"
+    assert not cluster.agents["a"].world.live and not cluster.agents["b"].world.live
+
+
+def test_both_sides_that_are_forced_are_one_job_when_they_meet(start: Start) -> None:
+    cluster = start("abcde", min_nodes=1, runs_s=120.0)
+    cluster.kill_agent("e")
+    cluster.run_for(0.1)
+    for place in "cd":
+        cluster.partition(place)
+    cluster.run_for(25.0)
+    cluster.force("c", "a", "b", "d", "e", powered_off=True)
+    cluster.force("d", "a", "b", "c", "e", powered_off=True)
+    cluster.run_for(10.0)
+    for place in "cd":
+        cluster.heal(place)
+    cluster.run_for(15.0)
+    assert sum(bool(cluster.agents[place].world.live) for place in "abcd") == 1

@@ -119,6 +119,7 @@ def test_an_older_electorate_has_a_say_until_half_of_it_have_heard_of_the_newer(
     before = office.mandate.version
     office.mandate.change(("a", "b", "c"), 2.0)
     assert [body.size for body in office.mandate.bodies] == [3, 5]
+    office.hear("a", mark=2.0, now=2.0, holds=office.mandate.version)
     office.hear("b", mark=2.0, now=2.1, holds=office.mandate.version)
     office.hear("c", mark=2.0, now=2.1, holds=before)
     assert len(office.mandate.bodies) == 2, "two of five, and the other three could still elect another"
@@ -135,6 +136,7 @@ def test_one_change_waits_for_the_other():
     office.mandate.change(("a", "b", "c", "d"), 1.1)
     office.mandate.change(("a", "b", "c", "d", "e"), 1.2)
     assert [body.size for body in office.mandate.bodies] == [4, 3]
+    office.hear("a", mark=1.2, now=1.2)
     office.hear("b", mark=1.2, now=1.3)
     assert [body.size for body in office.mandate.bodies] == [5, 4]
 
@@ -144,7 +146,7 @@ def test_an_electorate_is_drawn_up_only_once_enough_of_it_are_loyal():
     office.roster("b", 0.0)
     office.mandate.change(("a",), 6.0)
     office.mandate.claimed(office.mandate.bodies[-1].id)
-    office.mandate.change(("a",), 6.0)
+    office.hear("a", mark=6.0, now=6.0)
     assert [body.size for body in office.mandate.bodies] == [1]
     office.mandate.change(("a", "b"), 7.0)
     assert [body.size for body in office.mandate.bodies] == [1], "b is back, and has not renewed yet"
@@ -161,7 +163,18 @@ def test_a_successor_counts_those_who_have_elected_it_until_its_own_electorate_i
     mandate.change(("b", "c"), 1.0)
     assert [body.size for body in mandate.bodies] == [2, 3], "its members are known in part only: it is another"
     mandate.renewed("c", 1.0, mandate.version, 1.5)
+    assert [body.size for body in mandate.bodies] == [2, 3], "its own node has yet to keep it, for its next life"
+    mandate.renewed("b", 1.0, mandate.version, 1.6)
     assert [body.size for body in mandate.bodies] == [2] and mandate.version > 1 << 20
+
+
+def test_an_elector_that_was_started_again_is_sent_the_roster_that_its_earlier_life_held():
+    office = Office("b", "c")
+    office.roster("b", 0.0)
+    office.hear("b", mark=0.5, now=1.0)
+    assert (said := office.tell("b", 1.0)) is not None and said.roster is None
+    office.mandate.joined("b", 0, ())
+    assert office.roster("b", 1.1).electorates[0].mine
 
 
 def test_a_person_is_told_of_the_electorate_that_is_lacking_and_not_of_the_newest() -> None:

@@ -89,7 +89,7 @@ class Node:
 
 
 def seek(node: str, held: Roster | None = ABC, *, term: int = 0, free: bool = True) -> Seek:
-    return Seek(node=node, term=term, roster=held, free=free)
+    return Seek(node=node, term=term, roster=held, held_s=LEASE_S, free=free)
 
 
 def elected() -> Node:
@@ -460,7 +460,7 @@ def test_one_of_two_is_no_majority_and_says_once_what_would_help() -> None:
     node.wait(60.0)
     assert not node.of(Lead)
     (said,) = [said for said in node.of(Say) if said.level == "error"]
-    assert "--witness DIR" in said.text and "--on-split continue" in said.text
+    assert "--witness DIR" in said.text and "holdfast force-leader" in said.text
 
 
 def test_a_minority_says_how_many_are_missing_and_what_it_does() -> None:
@@ -468,7 +468,7 @@ def test_a_minority_says_how_many_are_missing_and_what_it_does() -> None:
     node.wait(60.0)
     (said,) = [said for said in node.of(Say) if said.level == "error"]
     assert "1 of 3 nodes are here, and 2 could go on" in said.text
-    assert "joins the others as soon as it reaches one" in said.text and "--on-split continue" in said.text
+    assert "joins the others as soon as it reaches one" in said.text and "holdfast force-leader" in said.text
 
 
 def test_a_half_is_told_of_the_witness_too() -> None:

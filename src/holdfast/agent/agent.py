@@ -112,6 +112,8 @@ class Agent:
             endpoint=config.rdzv_endpoint,
             listens=listens_at,
         )
+        if self.store is not None:
+            self.store.open(self.job_dir)
         self.answers: list[Transmit] = []  # To what has come by now: they go out together.
         self.exit: Exit | None = None
         self.leave_at = self.cut_at = NEVER

@@ -28,7 +28,7 @@ LAUNCHING = {
 SIMULATE = "run many simulated nodes with faults, repeatably from a seed, and check that every rule is kept"
 TORCHRUN = "PyTorch's own torchrun, which reports its ranks to the daemon at GCP_HOST_DAEMON_PORT"
 ROOMS = {
-    "job": "jobs status why incidents diagnose events report stop exclude readmit restart inject",
+    "job": "jobs status why incidents diagnose events report stop exclude readmit restart force-leader inject",
     "node": "check health-service attribution doctor token",
     "fleet": "daemon supervisor web notify top nodes drain uncordon",
 }

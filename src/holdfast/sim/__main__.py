@@ -9,11 +9,12 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from holdfast.core.errors import UsageError
 from holdfast.sim.goodput import LLAMA_3, options_of, outlook, plot, policies, table
-from holdfast.sim.scenario import Outcome, run
+from holdfast.sim.scenario import PLAYS, Outcome, run
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -21,6 +22,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="holdfast simulate", description=__doc__)
     parser.add_argument("--seed", type=int, help="run this one and print what happened")
     parser.add_argument("--seeds", default="0:300", metavar="FROM:TO", help="run all of these (default: 0:300)")
+    parser.add_argument("--play", choices=tuple(PLAYS), default="all", help="what happens in these runs (default: all)")
     parser.add_argument("--digest", action="store_true", help="print only a digest of everything that happened")
     parser.add_argument("--jobs", type=int, default=0, metavar="N", help="processes that share them (default: one per CPU)")
     parser.add_argument(
@@ -36,19 +38,20 @@ def main(argv: list[str] | None = None) -> int:
     if ahead := [name for name in ("nodes", "rate", "days", "svg") if getattr(options, name) != parser.get_default(name)]:
         parser.error(f"--{ahead[0]} goes with --policy, such as --policy all; without, seeds are run")
     if options.seed is not None:
-        outcome = run(options.seed)
+        outcome = run(options.seed, play=options.play)
         print(outcome.digest if options.digest else told(outcome))
         return 1 if outcome.violation else 0
     seeds = seeds_of(options.seeds)
     if not seeds:
         parser.error(f"--seeds: {options.seeds!r} names none; FROM:TO are whole numbers, and TO is not run itself")
     broken, ends, digest = 0, Counter[str](), hashlib.sha256()
-    for outcome in outcomes(seeds, options.jobs or len(os.sched_getaffinity(0))):
+    play = "" if options.play == "all" else f" --play {options.play}"
+    for outcome in outcomes(seeds, options.jobs or len(os.sched_getaffinity(0)), options.play):
         ends[outcome.ended] += 1
         digest.update(outcome.digest.encode())
         if outcome.violation:
             broken += 1
-            print(f"{outcome.violation}\n  repeat it: holdfast simulate --seed {outcome.seed}", flush=True)
+            print(f"{outcome.violation}\n  repeat it: holdfast simulate --seed {outcome.seed}{play}", flush=True)
     ended = ", ".join(f"{count} {word}" for word, count in sorted(ends.items()))
     print(digest.hexdigest() if options.digest else f"{len(seeds)} runs: {ended}; {broken} broke a rule")
     return 1 if broken else 0
@@ -77,13 +80,14 @@ def seeds_of(text: str) -> range:
     return range(int(first), int(last)) if first.isdecimal() and last.isdecimal() else range(0)
 
 
-def outcomes(seeds: range, jobs: int) -> Iterator[Outcome]:
+def outcomes(seeds: range, jobs: int, play: str) -> Iterator[Outcome]:
     """What became of each, in order, from so many processes."""
+    one = partial(run, play=play)
     if jobs < 2 or len(seeds) < 2:
-        yield from map(run, seeds)
+        yield from map(one, seeds)
         return
     with multiprocessing.get_context("fork").Pool(min(jobs, len(seeds))) as pool:
-        yield from pool.imap(run, seeds, chunksize=16)
+        yield from pool.imap(one, seeds, chunksize=16)
 
 
 def told(outcome: Outcome) -> str:

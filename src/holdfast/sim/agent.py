@@ -38,6 +38,7 @@ from holdfast.core.processes import ProcessDying, ProcessGone
 from holdfast.core.wire.links import Connect, HangUp, Transmit
 from holdfast.core.wire.messages import Paced, Reply, ToImport
 from holdfast.health.examiner import Answered
+from holdfast.rendezvous.election.elector_memory import Remember
 from holdfast.rendezvous.election.store_election import Await, Campaign, Keep, Persist, Resign
 from holdfast.rendezvous.election.witness_claims import Claim
 from holdfast.sim.checking import SimChecking
@@ -73,10 +74,11 @@ class SimAgent(Watched):
         *,
         stalled: Callable[[SimAgent], None],
         claim: Callable[[SimAgent, Claim], None],
+        remember: Callable[[SimAgent, Remember], None],
     ) -> None:
-        """`stalled`: it waits for its disk. `claim`: it asks the witness."""
+        """`stalled`: it waits for its disk. `claim`: it asks the witness. `remember`: it writes what it must not forget."""
         super().__init__(scene, place)
-        self.checks, self.stalled, self.claim = checks, stalled, claim
+        self.checks, self.stalled, self.claim, self.remember = checks, stalled, claim, remember
 
     # --- the loop -------------------------------------------------------------------------------------------------------
 
@@ -237,6 +239,8 @@ class SimAgent(Watched):
                 self.store.perform(action)
             case Claim():
                 self.claim(self, action)
+            case Remember():
+                self.remember(self, action)
             case Exit():
                 self.exit, self.leave_at = action, self.world.now() + FAREWELL_S
                 self.checks.exited(self, action)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.agent.group.hang_response import LOOK_S
 from holdfast.agent.group.state import Phase
 from holdfast.agent.leader.elected_node import shortened
+from holdfast.agent.leader.peer_elected_node import PeerElectedNode
 from holdfast.agent.spares.state import SlotState
 from holdfast.core.config.own_options import Grow
 from holdfast.core.job.events import Decided, Event, NodeLost
@@ -46,6 +47,8 @@ IDLE_TURNS = 20
 """Turns in a row, at one moment, in which nothing was seen: a machine that asks to be woken for nothing."""
 
 HANG_SLACK_S = 0.5  # How much longer than its limit, a look and a stop a rank that hangs may live.
+
+DRIFT_S = 0.005  # What two clocks differ by after a promise: 4.5 s at a rate that is wrong by 200 ppm, each.
 
 AFTERMATH_S = 1.5  # How long after its end a trouble may still show: retransmission, reconnection.
 
@@ -126,6 +129,7 @@ class Checks:
         self.rounds: dict[tuple[int, int], dict[str, Assigned]] = {}
         """(life of the coordinator, round) → node → what it was assigned"""
         self.troubled: dict[str, float] = {}  # place → until when what happens there has a cause
+        self.is_vouched = False  # An operator has said that nodes are dead which may live: two sides may lead until they meet.
         self.stormy_until = 0.0  # Until when everything has a cause.
         self.anew: set[int] = set()  # Lives of the coordinator that began another job, unawares.
         self.cut_at: dict[str, float] = {}  # place → when it was cut off last
@@ -206,6 +210,8 @@ class Checks:
         """No worker of another round, or of another coordinator's, is alive anywhere when one is started."""
         number, host = assigned.round, self._life(agent.id, assigned)
         self.hosted[agent.id] = host
+        if self.is_vouched:
+            return
         self._note_whoever_began_anew(host)
         for life in self.lives:
             other = self.hosted.get(life.id, host)
@@ -389,6 +395,7 @@ class Checks:
         if (job := agent.rendezvous) is not None:
             self._excluded_are_left_out(job)
             self._enough_carry_on(agent, job)
+        self._one_leads(agent)
         self._spares_are_no_workers(agent)
         self._unfit_hold_no_ranks(agent)
         now = self.scene.timeline.now
@@ -402,6 +409,27 @@ class Checks:
         if (ends := agent.node.lease_ends) is not None and agent.world.now() > ends + SLACK_S and not agent.resumed:
             raise Violation(f"{agent.place} has overdrawn its lease and does its duty: its guardian would have ended it")
         agent.turn_over()
+
+    # --- who leads ------------------------------------------------------------------------------------------------------
+
+    def _one_leads(self, agent: Watched) -> None:
+        """No two nodes have a mandate at the same time for the same run of the job."""
+        if self.is_vouched or (life := self._led_by(agent)) is None:
+            return
+        for other in self.lives:
+            if other is not agent and not other.ended and self._led_by(other) == life:
+                raise Violation(f"{agent.place} and {other.place} both lead the job")
+
+    def vouched(self) -> None:
+        """An operator has vouched for it that nodes are dead."""
+        self.is_vouched = True
+
+    def _led_by(self, agent: Watched) -> str | None:
+        """The run of the job in which it has a mandate that others could end. None: it has none."""
+        if not isinstance(agent.node, PeerElectedNode) or (mandate := agent.node.election.mandate) is None:
+            return None
+        is_over = mandate.is_over(agent.world.now() + DRIFT_S)
+        return None if is_over or not mandate.bodies else agent.node.election.life
 
     # --- warm spares ----------------------------------------------------------------------------------------------------
 

@@ -20,13 +20,17 @@ from holdfast.agent.node import Node
 from holdfast.core.config.own_options import CONTINUE
 from holdfast.core.job.events import ControlKind
 from holdfast.core.job.report import JobReport
+from holdfast.core.machine import NEVER
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import Join, Request, RequestKind
 from holdfast.recovery.policy import Progress, RestartOnFailure
 from holdfast.rendezvous.coordinator.machine import Rendezvous
+from holdfast.rendezvous.election.elector_memory import ElectorMemory, Remember, Remembered
+from holdfast.rendezvous.election.messages import ForceAsked
 from holdfast.rendezvous.election.store_election import STORE_FAILOVER_S, Election
 from holdfast.rendezvous.election.succession import Succession
 from holdfast.rendezvous.election.succession_state import Setup
+from holdfast.rendezvous.election.voting import PROPOSE_S
 from holdfast.rendezvous.election.witness_claims import Claim, Claimed
 from holdfast.rendezvous.link_router import LinkRouter
 from holdfast.rendezvous.member import Member
@@ -75,6 +79,7 @@ class Cluster(Scene):
         self.keys = Keys(self.timeline, random.Random(f"store {seed}"), self.ether)
         self.witnessed: dict[tuple[str, int], str] = {}
         """What stands in the witness's directory: (life of the job, electorate) → who was first."""
+        self.memories: dict[str, dict[str, ElectorMemory]] = {}  # place → endpoint → what its elector has written
 
     # --- agents ---------------------------------------------------------------------------------------------------------
 
@@ -83,7 +88,7 @@ class Cluster(Scene):
     ) -> SimAgent:
         """Start an agent; with `host`, one that would serve the rendezvous, and does unless another serves already."""
         number = len(self.lives)
-        agent = SimAgent(self, place, self.checks, stalled=self.stalled, claim=self.claim)
+        agent = SimAgent(self, place, self.checks, stalled=self.stalled, claim=self.claim, remember=self.remember)
         world = SimHost(
             self.timeline,
             self.clocks.get(place, Clock()),
@@ -118,6 +123,8 @@ class Cluster(Scene):
         self.agents[place] = agent
         self.lives.append(agent)
         self.checks.touched(place)
+        if place in self.ether.blocked:
+            self.checks.cut_off(place)
         self.note(place, "starts" + (", hosts the coordinator" if hosting else ""))
         store = SimStore(self.keys, world, place) if self.job.elected else None
         agent.begin(world, links, self._node(Group(state), world, links, host=host), store)
@@ -131,9 +138,8 @@ class Cluster(Scene):
             links.listen(own)
             return self._elected(group, world, own)
         if job.succession and not job.ranks_given and job.max_nodes > 1:
-            if not group.state.hosting:
-                links.listen(own)
-            return self._heir(group, world, ENDPOINT if group.state.hosting else own, host=host)
+            own = ENDPOINT if group.state.hosting else self._listen(join.name, links, own)
+            return self._heir(group, world, own, host=host)
         if group.state.hosting:
             return Node(group, server=self._found(group, world)[0])
         member = self._member(join, world, host=host)
@@ -143,29 +149,37 @@ class Cluster(Scene):
         wait_s = self.job.join_timeout_s
         return Member(join.node, endpoint=ENDPOINT, join_timeout_s=wait_s, may_serve=host, now=world.now())
 
+    def _listen(self, place: str, links: SimLinks, other: str) -> str:
+        """Serve where an earlier life at that place did, unless that is there still; else at `other`."""
+        earlier = self.memories.get(place, dict[str, ElectorMemory]())
+        return next(endpoint for endpoint in (*earlier, other) if links.listen(endpoint))
+
     def _elected(self, group: Group, world: SimHost, endpoint: str) -> StoreElectedNode:
         """A candidate, as `agent.leader.build` would make it."""
         node, wait_s = group.join.node, self.job.join_timeout_s
         ttl_s = float(math.ceil(self.job.lease_s + STORE_FAILOVER_S))
         election = Election(endpoint, store="the store", fresh_life=node, ttl_s=ttl_s, now=world.now())
-        member = Member(
-            node, endpoint=ENDPOINT, join_timeout_s=wait_s, is_told_where=True, give_up_s=wait_s, now=world.now()
-        )
+        member = Member(node, endpoint=ENDPOINT, join_timeout_s=wait_s, is_told_where=True, give_up_s=wait_s, now=world.now())
         return StoreElectedNode(group, member, election, lambda now: self._found(group, world))
 
     def _heir(self, group: Group, world: SimHost, endpoint: str, *, host: bool) -> PeerElectedNode:
         """A possible successor, as `agent.leader.build` would make it."""
         job, join = self.job, group.join
+        before = self.memories.get(join.name, {}).get(endpoint)
         unfinished = [life for life in self.lives[:-1] if life.place == join.name and life.report is None]
         setup = Setup(
             endpoint=endpoint,
             origin=ENDPOINT,
+            job="job",
             lease_s=job.lease_s,
             began_at=world.now(),
             witness=job.witness,
             goes_on=job.on_split == CONTINUE,
-            known_round=max((life.node.group.round for life in unfinished if host), default=0),
+            known_round=max((life.node.group.round for life in unfinished), default=0) if host or before else 0,
             ended=self._ended(join.name),
+            is_remembered=True,
+            before=before,
+            loyal_at=world.now() + PROPOSE_S if before is not None or group.state.hosting else -NEVER,
         )
         succession = Succession(setup, founder=group.state.hosting, fresh_life=join.node)
         member = self._member(join, world, host=host)
@@ -199,6 +213,21 @@ class Cluster(Scene):
             agent.world.see(Claimed(id=wish.id, granted=not reason, reason=reason))
 
         self.timeline.after(self.rng.uniform(0.001, self.directory_s), answer)
+
+    def remember(self, agent: SimAgent, wish: Remember) -> None:
+        """An elector writes what it must not forget: it is kept when the disk says so."""
+
+        def kept() -> None:
+            if not agent.ended:
+                self.memories.setdefault(agent.place, {})[wish.endpoint] = wish.memory
+                agent.world.see(Remembered(memory=wish.memory))
+
+        self.timeline.after(self.rng.uniform(0.0001, 0.005 + self.disks.get(agent.place, 0.0)), kept)
+
+    def forget(self, place: str) -> None:
+        """Its state directory is deleted."""
+        self._happens(place, "its state is deleted")
+        self.memories.pop(place, None)
 
     # --- what happens to them -------------------------------------------------------------------------------------------
 
@@ -291,6 +320,12 @@ class Cluster(Scene):
         self._happens(place, f"cut off ({'both ways' if out and into else 'nothing gets out' if out else 'nothing gets in'})")
         self.checks.cut_off(place)
         self.ether.partition(place, out=out, into=into)
+
+    def force(self, place: str, *lost: str, powered_off: bool = False) -> None:
+        """An operator says on that node that others are gone for good, and vouches for it, rightly or not."""
+        if powered_off:
+            self.checks.vouched()
+        self.agents[place].world.see(ForceAsked(ask=1, lost=lost, powered_off=powered_off))
 
     def heal(self, place: str) -> None:
         """It can be reached again."""

@@ -14,6 +14,7 @@ from functools import partial
 from holdfast.core.config.own_options import Grow
 from holdfast.core.machine import NEVER
 from holdfast.core.value import Value
+from holdfast.rendezvous.election.leading import YIELD_S
 from holdfast.rendezvous.election.store_election import STORE_FAILOVER_S
 from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.member import GIVE_UP_S
@@ -42,9 +43,9 @@ class Outcome(Value):
     """How the job ended, in a word: `succeeded`, `failed`, `stopped`, or `nobody` (no agent was told)."""
 
 
-def run(seed: int) -> Outcome:
-    """Run one seed."""
-    scenario = Scenario(seed)
+def run(seed: int, *, play: str = "all") -> Outcome:
+    """Run one seed of the scenario of that name."""
+    scenario = PLAYS[play](seed)
     violation = ""
     try:
         scenario.run()
@@ -74,6 +75,7 @@ class Scenario:
         self.policies = self._dice("policy")  # For when all restart, and what workers ask for.
         self.hardships = self._dice("hardships")
         """For clocks that jump, messages that come late and twice, and slow disks."""
+        self.deaths = self._dice("deaths")  # For agents that die together.
         self.ailments = self._dice("ailments")  # For nodes that are unfit.
         self.warmth = self._dice("spares")
         self.growth = self._dice("growth")  # For jobs that grow after a checkpoint.
@@ -188,6 +190,7 @@ class Scenario:
             (self._hang, self.hangs, 1.0, (0, 0, 0, 1, 2)),
             (self._request, self.policies, 1.0, (0, 0, 0, 1, 2)),
             (self._hardship, self.hardships, 1.0, (0, 0, 1, 1, 2, 3)),
+            (self._cull, self.deaths, 3.0, (0, 0, 0, 1) if len(self.places) > 2 else (0,)),
             (self._ail, self.ailments, 0.0, (0, 1, 1, 2) if self.job.checks else (0,)),
             (self._spare_trouble, self.warmth, 1.0, (0, 0, 1, 3) if self.job.warm_spares != 0 else (0,)),
             (self._store_trouble, self.choices, 1.0, (0, 0, 1, 1, 2) if self.job.elected else (0,)),
@@ -300,6 +303,16 @@ class Scenario:
                 slow = lambda: cluster.slow_directory(rng.choice((1.0, 5.0)))
                 self._spell(at, at + lasts_s, slow, lambda: cluster.slow_directory(DIRECTORY_S))
 
+    def _cull(self, at: float) -> None:
+        """Plan the death of several agents within two seconds, which are all started again; sometimes without their state."""
+        rng, cluster = self.deaths, self.cluster
+        for place in rng.sample(self.places, rng.randint(2, len(self.places))):
+            dies_at, number = at + rng.uniform(0, 2.0), self.places.index(place)
+            self._on(dies_at, place, partial(cluster.kill_agent, place))
+            if rng.random() < 0.1:
+                self._at(dies_at + 0.1, partial(cluster.forget, place))
+            self._at(dies_at + rng.choice((0.2, 0.2, 1.0, 4.0, 9.0)), partial(self._start, place, number))
+
     def _ail(self, at: float) -> None:
         """Plan a node's illness, and its cure."""
         rng, cluster, place = self.ailments, self.cluster, self.ailments.choice(self.places)
@@ -364,3 +377,72 @@ class Scenario:
     def _at(self, at: float, what: Callable[[], None]) -> None:
         self.calm_at = max(self.calm_at, at)
         self.cluster.timeline.at(at, what)
+
+
+BACK_S, BACK_MANY_S = 5.0, 15.0
+"""With a lease: how long after the last agent is back every rank runs again, where nothing else is wrong; of two or three
+nodes, and of more, of which each has to find the others."""
+
+
+class LostTogether(Scenario):
+    """Some agents die within two seconds, the coordinator's or not, and all are started again, on the same hosts.
+
+    In half of the runs nothing else happens, and the job must train again soon. In the others links are cut, clocks are wrong
+    and agents stop meanwhile: never do two nodes lead.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.fragile, self.work_s = 0.0, 60.0
+        self.is_calm = self.deaths.random() < 0.5
+        self.back_at = 0.0  # When the last of them is started again.
+
+    def _job(self, places: int) -> Job:
+        dice = self._dice("deaths' job")
+        self.places = [chr(ord("a") + i) for i in range(dice.choice((2, 3, 3, 3, 4, 5, 7)))]
+        size = len(self.places)
+        return Job(
+            min_nodes=dice.choice((1, 2, size)),
+            max_nodes=size,
+            nproc=1,
+            grace_s=0.2,
+            join_timeout_s=120.0,
+            last_call_s=1.0,
+            witness=dice.random() < 0.3,
+            warm_spares=0,
+        )
+
+    def _plan(self) -> None:
+        dice, at = self.deaths, 18.0  # by then all have come
+        culled = dice.sample(self.places, dice.randint(1, len(self.places)))
+        waits_s = YIELD_S if len(culled) == len(self.places) else 0.0  # if nobody is left who knows how the job stands
+        for place in culled:
+            dies_at = at + dice.uniform(0, 2.0)
+            back_at = dies_at + dice.choice((0.1, 0.5, 3.0, 5.0, 20.0))
+            self.back_at = max(self.back_at, back_at)
+            self._on(dies_at, place, partial(self.cluster.kill_agent, place))
+            self._at(back_at, partial(self._start, place, self.places.index(place)))
+        if self.is_calm:
+            self._at(self.back_at + self._patience_for_all_s() + waits_s, self._all_run)
+            return
+        for _ in range(dice.randint(1, 4)):
+            place, lasts_s = dice.choice(self.places), dice.choice((0.5, 3.0, 6.0, 12.0))
+            begin, end = dice.choice(((self.cluster.partition, self.cluster.heal), (self.cluster.pause, self.cluster.resume)))
+            begins_at = at + dice.uniform(-3.0, 8.0)
+            self._spell(begins_at, begins_at + lasts_s, partial(begin, place), partial(end, place), place)
+
+    def _all_run(self) -> None:
+        """Violation: a place has no rank."""
+        for place in self.places:
+            if not self.cluster.agents[place].world.live:
+                raise Violation(f"{place} has no rank {self._patience_for_all_s():g} s after the last agent was started again")
+
+    def _patience_for_all_s(self) -> float:
+        return self.job.lease_s + (BACK_S if len(self.places) < 4 else BACK_MANY_S)
+
+    def _cascade(self, agent: SimAgent, worker: Worker, exitcode: int) -> None:
+        """No rank fails of another's death: the agents tell."""
+
+
+PLAYS: dict[str, type[Scenario]] = {"all": Scenario, "lost-together": LostTogether}
+"""What can be played, by name: `holdfast simulate --play`."""

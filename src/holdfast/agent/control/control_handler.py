@@ -19,6 +19,7 @@ from holdfast.core.signals import NUMBERS
 from holdfast.core.wire import messages as wire
 from holdfast.core.wire.messages import EVERY_NODE, Reply, RequestKind
 from holdfast.rendezvous.coordinator.machine import Rendezvous
+from holdfast.rendezvous.election.messages import ForceAsked
 from holdfast.runtime.host import Host
 
 TYPE_CHECKING = False
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from holdfast.agent.faults.driver import Injections
     from holdfast.telemetry.health_http import HealthHttpServer
 
+
+EMBEDDED = "embedded"  # The backend whose nodes choose their coordinator.
 
 LONGEST_NAME, LONGEST_REASON = 255, 500
 """Characters that a node's name may have, and a reason: a coordinator takes no longer ones."""
@@ -128,11 +131,13 @@ class ControlHandler(Component):
                 return self._restart(request)
             case "exclude" | "readmit":
                 return self._exclusion(request)
+            case "force-leader":
+                return self._force(request)
             case "check":
                 return self._check(request)
             case "inject":
                 return self._inject(request)
-        known = "status, nodes, stop, restart, signal, exclude, readmit, check and inject"
+        known = "status, nodes, stop, restart, signal, exclude, readmit, force-leader, check and inject"
         raise UsageError(f"unknown request {request.ask!r}; known: {known}")
 
     def replied(self, reply: Reply) -> None:
@@ -176,6 +181,15 @@ class ControlHandler(Component):
         if not name or len(name) > LONGEST_NAME:
             raise UsageError("which node? give its name, as `holdfast status` shows it")
         return [self._request(RequestKind(request.ask), target=name, ask=self._await(request), reason=reason)]
+
+    def _force(self, request: Request) -> list[Observation]:
+        """Let the nodes that are here choose a coordinator without those that are gone for good."""
+        if self.group.state.backend != EMBEDDED or self.rendezvous() is not None:
+            raise UsageError("the job has a coordinator, or its nodes do not choose one")
+        lost = request.arguments.get("lost")
+        names = tuple(str(name)[:LONGEST_NAME] for name in lost) if isinstance(lost, list) else ()
+        vouched = request.arguments.get("powered_off") is True
+        return [ForceAsked(ask=self._await(request), lost=names, powered_off=vouched)]
 
     def _await(self, request: Request) -> int:
         """The number by which the coordinator's answer is known."""

@@ -7,11 +7,13 @@ import math
 import os
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
 from holdfast.agent.build import coordinator, new_life
 from holdfast.agent.group.machine import Group
+from holdfast.agent.leader.elector_file import Elector, ElectorHands, earlier_electors
 from holdfast.agent.leader.peer_elected_node import PeerElectedNode
 from holdfast.agent.leader.store_elected_node import StoreElectedNode
 from holdfast.agent.reporting.final_report import ended_runs
@@ -19,22 +21,28 @@ from holdfast.core.config.config import RunConfig
 from holdfast.core.config.grammar import shown_endpoint
 from holdfast.core.config.own_options import CONTINUE, KUBERNETES, SCHEDULERS, SLURM
 from holdfast.core.errors import RendezvousError, UsageError
-from holdfast.core.machine import Action, Observation
+from holdfast.core.machine import NEVER, Action, Observation
 from holdfast.rendezvous.election.store_election import STORE_FAILOVER_S, Election
 from holdfast.rendezvous.election.succession import Succession
 from holdfast.rendezvous.election.succession_state import Setup
+from holdfast.rendezvous.election.voting import PROPOSE_S
 from holdfast.rendezvous.member import Member
 from holdfast.runtime.host import Host
+from holdfast.runtime.net.addresses import host_and_port
 from holdfast.runtime.net.network import Network
 from holdfast.runtime.net.ports import hold_port
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.agent.leader.tie_breaker import Witness
+    from holdfast.telemetry.record.state_dir import JobDir
 
 
 class Store(Protocol):
     """Does what an election asks of its store, and shows it what the store says."""
+
+    def open(self, job_dir: JobDir) -> None:
+        """The directory of this run is there."""
 
     def perform(self, action: Action) -> list[Observation]:
         """Begin one of the actions of `rendezvous.election.store_election`; never waits. What can be told at once is
@@ -74,30 +82,54 @@ def candidate(config: RunConfig, host: Host, network: Network, group: Group) -> 
 
 def heir(
     config: RunConfig, host: Host, network: Network, group: Group, *, known_round: int
-) -> tuple[PeerElectedNode, Network, Store | None]:
+) -> tuple[PeerElectedNode, Network, Store]:
     """A node that may succeed the coordinator: it listens at its own address, unless it serves the job's endpoint already.
     `known_round`: the last round of an agent of this job that was on this host before us, and has not seen its end; 0: none."""
-    ended = ended_runs(config)
+    ended, name = ended_runs(config), group.join.name
     witness = None if config.witness is None else open_witness(config.witness, host)
-    endpoint = config.rdzv_endpoint if group.state.hosting else _listen_if_possible(config, network, group.join.addr, host)
+    earlier = earlier_electors(config, name)
+    if group.state.hosting:
+        endpoint = config.rdzv_endpoint
+    else:
+        endpoint = _listen_again(config, network, group.join.addr, earlier)
+        endpoint = endpoint or _listen_if_possible(config, network, group.join.addr, host)
     if witness is not None and endpoint:
         witness.rehearse(endpoint)
+    before = next((one for one in earlier if one.endpoint == endpoint), None)
     now = host.now()
     setup = Setup(
         endpoint=endpoint,
         origin=config.rdzv_endpoint,
+        job=config.rdzv_id,
         lease_s=config.lease_s,
         began_at=now,
         witness=witness is not None,
         goes_on=config.on_split == CONTINUE,
         known_round=known_round,
         ended=ended,
+        is_remembered=bool(endpoint),
+        before=None if before is None else before.memory,
+        # An earlier life may have had the endpoint of the job, or a port that is given, though nothing is known of it.
+        loyal_at=now + PROPOSE_S if before or group.state.hosting or config.agent_ports[0] else -NEVER,
     )
     succession = Succession(setup, founder=group.state.hosting, fresh_life=new_life())
     origin, wait_s, may_serve = config.rdzv_endpoint, config.join_timeout_s, config.is_host is not False
     member = Member(group.join.node, endpoint=origin, join_timeout_s=wait_s, may_serve=may_serve, now=now)
     found = partial(coordinator, config, host, ended=ended)
-    return PeerElectedNode(group, member, succession, found, patience_s=wait_s), network, witness
+    hands = ElectorHands(host, name, witness, before)
+    return PeerElectedNode(group, member, succession, found, patience_s=wait_s), network, hands
+
+
+def _listen_again(config: RunConfig, network: Network, addr: str, earlier: Iterable[Elector]) -> str:
+    """Serve where an earlier life of this agent did, and be that elector. Empty: there was none, or somebody is there."""
+    low, high = config.agent_ports
+    for one in earlier:
+        at, port = host_and_port(one.endpoint)
+        if at == addr and (not low or low <= port <= high):
+            with suppress(RendezvousError):
+                if network.listen_at(addr, port):
+                    return one.endpoint
+    return ""
 
 
 def _listen_if_possible(config: RunConfig, network: Network, addr: str, host: Host) -> str:

@@ -24,27 +24,30 @@ from collections.abc import Iterable, Mapping
 from signal import SIGTERM
 
 from holdfast.agent.group.machine import Group
-from holdfast.agent.group.messages import Exit, MadeWay, Unguarded
+from holdfast.agent.group.messages import Exit, FromCoordinator, MadeWay, Unguarded
 from holdfast.agent.leader.elected_node import ElectedNode
 from holdfast.agent.node import host_leaves
-from holdfast.core.job.events import Decided
+from holdfast.core.job.events import Decided, ExcludedBy
 from holdfast.core.job.policy import Verdict
 from holdfast.core.machine import NEVER, Action, Observation, Record, Signalled, Tick
 from holdfast.core.value import replace
 from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp, Serving, Transmit
-from holdfast.core.wire.messages import Finish, Join, Leads, Leave, Message, Past, Renew, Renewed, Seek, Stopped, Vote
+from holdfast.core.wire.messages import Finish, Join, Leads, Leave, Message, Past, Renew, Renewed, Reply, Seek, Stopped, Vote
 from holdfast.rendezvous.coordinator.job import Phase
 from holdfast.rendezvous.coordinator.member_messages import renewed
 from holdfast.rendezvous.coordinator.membership import Seat
-from holdfast.rendezvous.election.leader_lease import LOOK_S
+from holdfast.rendezvous.election.elector_memory import Remembered
+from holdfast.rendezvous.election.leader_lease import LOOK_S, SMALL
+from holdfast.rendezvous.election.messages import ForceAnswered, ForceAsked
 from holdfast.rendezvous.election.roster import elector_of
-from holdfast.rendezvous.election.seeking import OF_HALF
+from holdfast.rendezvous.election.seeking import OF_HALF, seeks
 from holdfast.rendezvous.election.succession import Succession
 from holdfast.rendezvous.election.succession_state import (
     AgentLeaves,
     JobEnded,
     Knocked,
     LeaderNamed,
+    LeaderSeeks,
     LeaseRenewed,
     Role,
     RunIsOver,
@@ -100,11 +103,15 @@ class PeerElectedNode(ElectedNode):
                 out += self._elect(AgentLeaves(reason=why), now)
             case Arrived() | LinkUp() | LinkDown():
                 return out + self._over_a_link(seen, now)
-            case Claimed():
+            case Claimed() | ForceAsked():
                 return out + self._elect(seen, now)
             case Serving():
                 self.group.reached_at(self.election.state.setup.origin)
                 return out + self._elect(ServesOrigin(), now)
+            case Remembered():
+                out += self._elect(seen, now)
+                self._heed_the_roster(now)
+                return out
             case Tick():
                 return out + self._show(seen, now) + self._over_a_link(seen, now)
         return out + self._show(seen, now)
@@ -178,35 +185,49 @@ class PeerElectedNode(ElectedNode):
             return [*self._elect(RunIsOver(), now), *self._from_member([Deliver(message=message)], now)]
         if link not in self.guests or isinstance(message, (Seek, Vote)):
             out: list[Action] = self._elect(Arrived(link=link, message=message), now)
-            self._heed_the_roster()
+            self._heed_the_roster(now)
             return out
         out = []
         if self.election.state.role is Role.FOUNDING and isinstance(message, (Join, Renew)):
             life = message.life if isinstance(message, Join) else ""
             out = self._elect(Knocked(roster=message.roster, life=life), now)
         if self.server is None:
-            return [*out, *self.election.state.says_who_leads(link), HangUp(link=link)]
+            return [*self._says_what_it_knows(link, message, now), *out, HangUp(link=link)]  # `out` may hang up, too
         self._counted(message, now)
         return None
+
+    def _says_what_it_knows(self, link: int, message: Message, now: float) -> list[Action]:
+        """To one that came to us as to the coordinator: who that is; or that we seek it too, and what we hold: one of us may be
+        an elector whose agent was started again."""
+        state = self.election.state
+        if (leads := state.says_who_leads(link)) or not isinstance(message, (Join, Renew)):
+            return leads
+        return [Transmit(link=link, message=seeks(state, now, free=False))]
 
     def _from_the_leader(self, message: Message, now: float) -> list[Action] | None:
         match message:
             case Leads():
                 return self._elect(LeaderNamed(leads=message), now)
+            case Seek(roster=roster, held_s=held_s):  # which leads no longer
+                out = self._elect(LeaderSeeks(roster=roster, held_s=held_s), now)
+                self._heed_the_roster(now)
+                return out
             case Renewed(mark=mark, roster=roster):
                 out = self._elect(LeaseRenewed(roster=roster), now)
-                self.member.bring_back(mark)
-                if roster is not None and len(roster.electorates) > 1:
-                    self.member.renew_soon(now)  # the older electorate has a say until half of it have told that they hold this
-                self._heed_the_roster()
+                if self.election.state.gives_loyalty(now):
+                    self.member.bring_back(mark)
+                self._heed_the_roster(now)
                 over = Arrived(link=self.member.link, message=message)
                 return out + super()._over_a_link(over, now)
         return None
 
-    def _heed_the_roster(self) -> None:
+    def _heed_the_roster(self, now: float) -> None:
         """A node without a leader waits as long as others can still choose one; where nobody can, not for long."""
         roster = self.election.roster
-        self.member.holds_roster(0 if roster is None else roster.version)
+        told_of = self.election.state.keeping.told_of(roster)
+        if told_of != self.member.roster and roster is not None and len(roster.electorates) > 1:
+            self.member.renew_soon(now)  # the older electorate has a say until half of it have told that they hold this
+        self.member.holds_roster(told_of)
         if self._is_succeeded:
             self.member.wait_for_successor(self.patience_s)
         elif roster is not None and roster.largest.size:
@@ -227,7 +248,7 @@ class PeerElectedNode(ElectedNode):
             out += self._elect(SpareOrNot(is_spare=self.member.is_spare), now)
         if self.group.join.life != life:
             out += self._elect(TakenIn(life=self.group.join.life), now)
-            self._heed_the_roster()
+            self._heed_the_roster(now)
         return out
 
     def _stamped(self, action: Action) -> Action:
@@ -241,7 +262,8 @@ class PeerElectedNode(ElectedNode):
         life = roster.past.life
         if join.life not in ("", life):
             return replace(action, message=join)  # our coordinator is another run's by now
-        return replace(action, message=replace(join, roster=roster.version, elector_of=elector_of(roster), life=life))
+        held = self.election.state.keeping.told_of(roster)
+        return replace(action, message=replace(join, roster=held, elector_of=elector_of(roster), life=life))
 
     def _host_leaves(self, end: Exit, now: float) -> list[Action]:
         """Our agent goes, with the coordinator in it; its workers are gone already."""
@@ -311,22 +333,49 @@ class PeerElectedNode(ElectedNode):
         assert self.election.mandate is not None
         if self.told != (self.election.mandate.version, now // LOOK_S):
             self.told = self.election.mandate.version, now // LOOK_S
-            self.of_late = self._past(now)
+            self.of_late = replace(self._past(now), names=self._names())
         return self.of_late
+
+    def _names(self) -> dict[str, str]:
+        """Of those who have a say, and have had one until now."""
+        assert self.server is not None and self.election.mandate is not None
+        seats = self.server.rendezvous.seats
+        if len(seats) > SMALL:
+            return {}
+        known = {**self.of_late.names, **{seat.join.endpoint: seat.name for seat in seats.values() if seat.join.endpoint}}
+        electors = {self.election.endpoint, *(one for body in self.election.mandate.bodies for one in body.members)}
+        return {endpoint: known[endpoint] for endpoint in sorted(electors) if endpoint in known}
 
     def _line(self) -> tuple[str, ...]:
         """Who comes after whom: ourselves, then by group rank, then nodes that wait, by arrival."""
         assert self.server is not None
         linked = {self.election.endpoint: True}
         seats = self.server.rendezvous.seats.in_order
-        for endpoint, is_linked in ((seat.join.endpoint, seat.linked) for seat in seats if seat.join.endpoint):
+        may_vote = [seat for seat in seats if seat.join.endpoint and self._may_vote(seat)]
+        for endpoint, is_linked in ((seat.join.endpoint, seat.linked) for seat in may_vote):
             linked[endpoint] = linked.get(endpoint, False) or is_linked  # two lives of one agent may have the same
         return without_absent(linked, self.election.state.setup.witness)
+
+    def _from_election(self, actions: Iterable[Action], now: float) -> list[Action]:
+        return super()._from_election(map(self._answered, actions), now)
+
+    def _answered(self, action: Action) -> Action:
+        """An operator's request is answered as the coordinator would."""
+        if not isinstance(action, ForceAnswered):
+            return action
+        node = self.group.join.node
+        return FromCoordinator(message=Reply(node=node, ask=action.ask, ok=action.ok, text=action.text))
+
+    def _may_vote(self, seat: Seat) -> bool:
+        """An operator has declared one lost: it comes back without a say."""
+        assert self.server is not None
+        return self.server.rendezvous.excluded.by(seat.name) is not ExcludedBy.DECLARED_LOST
 
     def _take_the_lead(self, past: Past, reason: str, now: float) -> list[Action]:
         self.group.host(True)
         out = super()._take_the_lead(past, reason, now)
         assert self.server is not None and self.policy is not None
+        self.of_late = past
         self.since_round, self.noted, self.keep_at = self.server.rendezvous.round, (), now
         self.server.take_guests(self.guests)
         if not reason:

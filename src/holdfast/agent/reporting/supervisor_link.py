@@ -17,7 +17,16 @@ from holdfast.agent.control.control_socket import Request
 from holdfast.agent.group.state import Phase
 from holdfast.agent.reporting.supervisor_uplink import Obey, Uplink
 from holdfast.agent.surroundings import Surroundings
-from holdfast.core.job.events import Event, FailureSeen, HealthChanged, JobEnded
+from holdfast.core.job.events import (
+    CoordinatorFound,
+    CoordinatorMissing,
+    Decided,
+    Event,
+    FailureSeen,
+    HealthChanged,
+    JobEnded,
+    RoundFormed,
+)
 from holdfast.core.job.failure import Cause, describe
 from holdfast.core.machine import Action, Observation, Say, Tick
 from holdfast.core.value import replace, to_plain
@@ -30,6 +39,8 @@ from holdfast.runtime.net.network import Network
 from holdfast.runtime.secrets import shelter_of
 
 LOOK_S = 5.0  # Between two looks at the ranks' steps. What is news is told at once.
+
+WAITS_CHARS = 2000  # Of why a node waits for a coordinator.
 
 MEMBERS = 4096  # Names of members that a report may have.
 
@@ -57,6 +68,7 @@ class SupervisorLink(Component):
         self.is_news = True
         self.look_at = host.now()
         self.outcome = ""
+        self.waits = ""  # Why this node waits for a coordinator, and what a person can do.
         self.unfit: dict[str, str] = {}  # Check → why this node is unfit by it.
         host.watch(self.inner.epoll.fileno(), select.EPOLLIN, lambda events: self._ready())
 
@@ -120,6 +132,10 @@ class SupervisorLink(Component):
                         self._trouble("device" if one.xid else UNFIT, one.what, device=one.device, xid=one.xid)
                 if is_unfit and not devices:
                     self._trouble(UNFIT, reason)
+            case CoordinatorMissing(reason=reason, hint=hint):
+                self.waits = f"{reason}; {hint}"
+            case CoordinatorFound() | Decided() | RoundFormed():
+                self.waits = ""
             case JobEnded(outcome=outcome):
                 self.outcome = outcome
 
@@ -161,6 +177,7 @@ class SupervisorLink(Component):
             attempt=assigned.restart_count if assigned else 0,
             ranks=tuple(ranks),
             spare_because=self._spare_because(),
+            waits=self.waits[:WAITS_CHARS],
             least=self.config.min_nodes,
             members=self._members(),
             unfit=next(iter(self.unfit.values()), ""),

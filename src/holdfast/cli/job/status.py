@@ -87,6 +87,7 @@ def _about(seen: Seen) -> Iterator[tuple[str, str]]:
         size = f"{count(life.world_size, 'rank')} on {count(len(life.nodes), 'node')} ({', '.join(life.nodes)})"
         yield "round", f"{life.round}, attempt {life.attempt}: {size}; {life.reason}"
         yield "master", life.master
+    yield from (line for line in zip(("waits", "hint"), job.waits, strict=True) if line[1])
     if job.coordinator and job.is_alive:
         yield "endpoint", job.coordinator
     if job.decisions:
@@ -147,6 +148,8 @@ def shown(seen: Seen, answers: Answers) -> dict[str, Any]:
         "nodes": [_node_plain(node, answers) for node in job.nodes],
         "workers": [{**to_plain(worker), "progress": progress or None} for worker, progress in workers],
         "coordinator": job.coordinator or None,
+        "waits": job.waits[0] or None,
+        "waits_hint": job.waits[1] or None,
         "degraded": job.degraded,
         "excluded": [to_plain(one) for one in job.excluded],
         "stragglers": job.stragglers,

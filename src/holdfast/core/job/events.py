@@ -332,6 +332,7 @@ class ExcludedBy(StrEnum):
     SLOWNESS = "slowness"
     SCRIPT = "script"  # A rank of it asked.
     ITSELF = "itself"  # The node has found out that it is unfit.
+    DECLARED_LOST = "declared lost"  # An operator said that it is gone for good (`holdfast force-leader`).
 
 
 class NodeExcluded(Event):
@@ -365,6 +366,13 @@ class CoordinatorFound(Event):
     """This node found the coordinator at a new place. Decisions are made there from now on."""
 
     endpoint: str  # Address of the coordinator, `host:port`.
+
+
+class CoordinatorMissing(Event):
+    """The job has no coordinator, and too few nodes with a say are here to choose one. The ranks stay stopped."""
+
+    reason: str  # Who is here, and how many could go on, in words.
+    hint: str = ""  # What a person can do about it.
 
 
 class SignalReceived(Event):

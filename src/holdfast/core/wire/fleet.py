@@ -145,6 +145,8 @@ class Standing(FleetMessage):
     ranks: tuple[RankSaid, ...] = ()
     spare_because: str = ""
     """Why it has no ranks though it would. Empty: it has, or is on its way."""
+    waits: str = ""
+    """Why it waits for a coordinator, and what a person can do. Empty: it has one."""
     least: int = 1
     """A round of the job needs so many nodes."""
     members: tuple[str, ...] | None = None

@@ -45,6 +45,7 @@ class Past(Value):
     fence_s: float = 0.0  # For so long no round may form.
     age_s: float = 0.0  # How long the job has been running.
     excluded: tuple[Exclusion, ...] = ()  # Nodes that must not take part.
+    names: dict[str, str] = {}  # Of the nodes that have a say in who leads, by endpoint, where they are few.  # noqa: RUF012
     fault_ages_s: dict[str, tuple[float, ...]] = {}  # noqa: RUF012
     """By node: how long ago its workers were the first to fail, each time (`recovery.policy`)."""
     reached: int | None = None  # The furthest iteration known at the last restart (`recovery.policy`).
@@ -61,6 +62,7 @@ class Electorate(Value):
     size: int
     mine: bool = False  # The receiver is one of them.
     witness: bool = False  # It has one vote more: two nodes have a majority without one.
+    line: tuple[str, ...] = ()  # Endpoints of all of them. Empty: they are too many, or not all are known.
 
     @property
     def majority(self) -> int:
@@ -319,7 +321,9 @@ class Seek(Message):
     node: str  # The sender's endpoint: that is how electors are known to each other.
     term: int  # The latest term in which it has voted, or has had a leader.
     roster: Roster | None = None
+    held_s: float = 0.0  # For how long the roster has been known by now.
     free: bool = False  # It owes its support to nobody (any more).
+    elder: str = ""  # Whom it would have itself, and the receiver may go to. Empty: the sender says this of itself.
     leads: Leads | None = None  # It leads, and asks an agent that began anew to follow.
 
 

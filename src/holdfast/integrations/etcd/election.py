@@ -26,6 +26,7 @@ from holdfast.integrations.etcd import client as etcd
 from holdfast.rendezvous.election import store_election as election
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.codec import build
+from holdfast.telemetry.record.state_dir import JobDir
 
 STATE_TTL_S = 900  # How long the state of a job without a leader is kept: well after its members have given up.
 FAREWELL_S = 2.0  # How long an agent that ends waits for its lead to be given back.
@@ -52,6 +53,9 @@ class EtcdStore:
         self.thread.start()
 
     # --- the loop's side ------------------------------------------------------------------------------------------------
+
+    def open(self, job_dir: JobDir) -> None:
+        """Nothing is kept there: etcd remembers."""
 
     def perform(self, action: Action) -> list[Observation]:
         self.asked.put(action)

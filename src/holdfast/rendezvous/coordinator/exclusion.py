@@ -20,7 +20,8 @@ class Excluded(dict[str, tuple[Exclusion, float]]):
 
     def __init__(self, *, back_after_s: float = NEVER) -> None:
         self.back_after_s = back_after_s
-        """How long one lasts; NEVER: until somebody readmits the node. A node's own word lasts until it says otherwise."""
+        """How long one lasts; NEVER: until somebody readmits the node. A node's own word lasts until it says otherwise, and
+        whoever was declared lost is left out until somebody readmits it."""
         self.changes = 0  # How often somebody has been added or removed.
 
     def why(self, name: str) -> str:
@@ -51,9 +52,7 @@ class Excluded(dict[str, tuple[Exclusion, float]]):
 
     def kept(self, now: float) -> tuple[Exclusion, ...]:
         """What a successor must know."""
-        return tuple(
-            Exclusion(name=one.name, reason=one.reason, by=one.by, age_s=now - since) for one, since in self.values()
-        )
+        return tuple(Exclusion(name=one.name, reason=one.reason, by=one.by, age_s=now - since) for one, since in self.values())
 
     def resume(self, kept: Iterable[Exclusion], now: float) -> None:
         """Take over from a predecessor."""
@@ -61,4 +60,4 @@ class Excluded(dict[str, tuple[Exclusion, float]]):
 
     def _ends(self, name: str) -> float:
         one, since = self[name]
-        return NEVER if one.by == ExcludedBy.ITSELF else since + self.back_after_s
+        return NEVER if one.by in (ExcludedBy.ITSELF, ExcludedBy.DECLARED_LOST) else since + self.back_after_s

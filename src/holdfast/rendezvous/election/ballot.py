@@ -62,8 +62,8 @@ class Ballot:
         return all(one.witness and self._votes(roster, one, willing) + 1 >= one.majority for one in short)
 
     def of(self, roster: Roster, electorate: Electorate, nodes: Collection[str]) -> set[str]:
-        """Which of `nodes` have a say in it: who says so, and who stands in the newest one's line."""
-        line = roster.line if electorate.id == roster.electorates[0].id else ()
+        """Which of `nodes` have a say in it: who says so, and who stands in its line."""
+        line = electorate.line or (roster.line if electorate.id == roster.electorates[0].id else ())
         return {node for node in nodes if node in line or self._says(roster, node, electorate.id)}
 
     def _votes(self, roster: Roster, electorate: Electorate, nodes: Collection[str]) -> int:

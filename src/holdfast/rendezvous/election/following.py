@@ -18,7 +18,7 @@ def renewed(state: State, roster: Roster | None, now: float) -> Step:
     if roster is not None and _is_news(state, roster):
         role = state.role if state.leads else Role.FOLLOWING
         term, life = max(state.term, roster.term), roster.past.life
-        state = replace(state, role=role, roster=roster, roster_at=now, term=term, life=life)
+        state = replace(state, role=role, roster=roster, roster_at=now, drawn_at=now, term=term, life=life)
         said = _announced(roster)
     state, hangs_up = _bound(state, now)
     return state, said + hangs_up
@@ -28,7 +28,18 @@ def led_by(state: State, leads: Leads, now: float) -> Step:
     """Somebody says who leads. Old news changes nothing."""
     if leads.term < state.term or leads.endpoint in (state.setup.endpoint, state.leader):
         return state, []
+    if leads.term == state.term and state.linked and leads.endpoint < state.leader:
+        return state, []  # two were forced to lead, each by an operator: as they would settle it between them
     return followed(state, leads, now)
+
+
+def leads_no_longer(state: State, now: float) -> State:
+    """Our leader's agent says that it leads nobody: it has stepped down, or was started again. Seek with it, at once: there is
+    no answer to wait for, and it may know less than we."""
+    if state.role is not Role.FOLLOWING or state.roster is None or now >= state.seek_at:
+        return state
+    line = state.roster.line
+    return replace(state, seek_at=now, place=line.index(state.leader) if state.leader in line else 0)
 
 
 def followed(state: State, leads: Leads, now: float) -> Step:
@@ -42,6 +53,7 @@ def followed(state: State, leads: Leads, now: float) -> Step:
         term=max(state.term, leads.term),
         lead_at=NEVER,
         seek_at=now + state.setup.lease_s,
+        force=None,
         place=0,
         linked=False,
     )
@@ -83,6 +95,7 @@ def _bound(state: State, now: float) -> Step:
     state = replace(
         state,
         role=Role.FOLLOWING,
+        force=None,
         renewed_at=now,
         free_at=max(state.free_at, now + state.roster.promise_s),
         seek_at=now + state.setup.lease_s,

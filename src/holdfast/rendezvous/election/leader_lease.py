@@ -54,6 +54,11 @@ class Body:
         """Who must be loyal. Without a witness a tie is the coordinator's: while it lives it alone decides."""
         return (self.size + 1) // 2 if not self.witness else self.size // 2 + 1
 
+    @property
+    def line(self) -> tuple[str, ...]:
+        """All of it, where they are few and known. The order of succession is the roster's."""
+        return tuple(sorted(self.members)) if len(self.members) == self.size <= SMALL else ()
+
     def is_of(self, line: tuple[str, ...]) -> bool:
         """Whether these are all of it."""
         return self.size == len(line) and self.members == set(line)
@@ -82,7 +87,8 @@ class Mandate:
         self.version = max(version, term * TERM)
         self.issued = False  # There is a roster of ours.
         self.bodies = list(bodies)  # Electorates with a say, the newest first.
-        self.until = dict(loyal or {})  # Endpoint → end of its loyalty. Who is not here has a say in nothing.
+        unheard = dict.fromkeys((one for body in self.bodies for one in body.members), -NEVER)
+        self.until = {**unheard, **(loyal or {})}  # Endpoint → end of its loyalty. Who is not here has a say in nothing.
         self.holds: dict[str, int] = {}  # Endpoint → version of the roster that it holds.
         self.drawn: dict[tuple[bool, ...], Roster] = {}
         """The last roster for those who have a say in the same electorates: thousands are told one and the same."""
@@ -98,9 +104,9 @@ class Mandate:
         """A member said `Join`."""
         if not endpoint or endpoint == self.endpoint:
             return
+        self.holds[endpoint] = roster  # an elector that was started again holds none, whatever its earlier life held
         if roster:
             self.until.setdefault(endpoint, -NEVER)
-            self.holds[endpoint] = max(roster, self.holds.get(endpoint, 0))
             self.version = max(self.version, roster)
         for body in self.bodies:
             if body.id in elector_of:
@@ -189,7 +195,7 @@ class Mandate:
             self._settle(now)
 
     def _holders(self, body: Body, id: int) -> int:
-        return body.claimed + sum(one == self.endpoint or self.holds.get(one, 0) >= id for one in body.members)
+        return body.claimed + sum(self.holds.get(one, 0) >= id for one in body.members)
 
     def _roster(self, endpoint: str, past: Past) -> Roster:
         mine = tuple(endpoint in body.members for body in self.bodies)
@@ -197,7 +203,7 @@ class Mandate:
         if drawn is not None and drawn.version == self.version and drawn.past is past:
             return drawn
         says = [
-            Electorate(id=body.id, size=body.size, mine=is_mine, witness=body.witness)
+            Electorate(id=body.id, size=body.size, mine=is_mine, witness=body.witness, line=body.line)
             for body, is_mine in zip(self.bodies, mine, strict=True)
         ]
         few = self.line if len(self.line) <= SMALL else self.line[:FEW]
@@ -219,6 +225,10 @@ class Mandate:
             self._release_witness(now)
             self.counted, self.counted_at = min(map(self._ends, self.bodies), default=NEVER), now
         return self.counted
+
+    def is_over(self, now: float) -> bool:
+        """Whether others may elect another leader."""
+        return min(map(self._ends, self.bodies), default=NEVER) <= now
 
     def _ends(self, body: Body) -> float:
         loyal = sorted((self._loyal(one) for one in body.members), reverse=True)

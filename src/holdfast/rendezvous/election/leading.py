@@ -10,6 +10,7 @@ from holdfast.rendezvous.election.following import followed, forgotten
 from holdfast.rendezvous.election.leader_lease import Mandate
 from holdfast.rendezvous.election.messages import Lead, StepDown
 from holdfast.rendezvous.election.succession_state import Role, State, Step, hung_up
+from holdfast.rendezvous.election.voting import PROPOSE_S
 from holdfast.rendezvous.lease import FENCE_S
 
 KNOCK_S = 0.5  # How often a successor looks whether somebody began anew at the job's endpoint.
@@ -34,10 +35,11 @@ def founded(state: State, now: float) -> Step:
     return state, [Say(text=waits), Lead(past=Past(life=state.life, fence_s=elder_s))]
 
 
-def at_origin(state: State) -> State:
-    """This node is reached at the job's endpoint from now on; nobody knows of it at another."""
-    origin = state.setup.origin
-    return replace(state, setup=replace(state.setup, endpoint=origin), ballot=Ballot(origin))
+def at_origin(state: State, now: float) -> State:
+    """This node is reached at the job's endpoint from now on; nobody knows of it at another. Another agent may have been there
+    until now, and promised something."""
+    setup = replace(state.setup, endpoint=state.setup.origin, began_at=now, loyal_at=now + PROPOSE_S)
+    return replace(state, setup=setup, ballot=Ballot(setup.endpoint))
 
 
 def seated(state: State, line: tuple[str, ...], now: float) -> Step:

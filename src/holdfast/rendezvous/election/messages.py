@@ -32,6 +32,22 @@ class GiveUp(Action):
     hint: str
 
 
+class ForceAsked(Observation):
+    """An operator says that nodes are gone for good: answered by `ForceAnswered`."""
+
+    ask: int
+    lost: tuple[str, ...]  # Their names.
+    powered_off: bool = False  # The operator vouches for those that cannot be asked.
+
+
+class ForceAnswered(Action):
+    """What came of it, in words."""
+
+    ask: int
+    ok: bool
+    text: str
+
+
 class Reported(Observation):
     """Base of what the node reports: within one observation of its own, which began with a Tick."""
 

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import Past, Roster
 
@@ -20,12 +22,13 @@ def comes_before(roster: Roster, one: str, other: str) -> bool:
     return one in line and (other not in line or line.index(one) < line.index(other))
 
 
-def adopted(roster: Roster, endpoint: str, held: Roster | None) -> Roster:
-    """Somebody else's, as the node at `endpoint` holds it: where that has a say, the line tells, and what was held before."""
-    mine = set(elector_of(held)) if held is not None else set()
+def adopted(roster: Roster, endpoint: str, elector_before: Iterable[int]) -> Roster:
+    """Somebody else's, as the node at `endpoint` holds it: where that has a say, the line tells, and what it knew before."""
+    mine = set(elector_before)
     if endpoint in roster.line:
         mine.add(roster.electorates[0].id)
-    return replace(roster, electorates=tuple(replace(one, mine=one.id in mine) for one in roster.electorates))
+    says = [replace(one, mine=one.id in mine or endpoint in one.line) for one in roster.electorates]
+    return replace(roster, electorates=tuple(says))
 
 
 def aged(past: Past, since_s: float) -> Past:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from holdfast.core.machine import Action, Say
+from holdfast.core.job.events import CoordinatorMissing
+from holdfast.core.machine import Action, Record, Say
 from holdfast.core.value import replace
+from holdfast.core.wire.links import HangUp, Transmit
 from holdfast.core.wire.messages import Seek
+from holdfast.rendezvous.election.forced import call_next, silent
 from holdfast.rendezvous.election.messages import GiveUp
 from holdfast.rendezvous.election.peer_dialer import WAIT_S
 from holdfast.rendezvous.election.roster import aged
@@ -20,13 +23,12 @@ answers nothing for a while, which counts anew; then its agent has this long to 
 GONE_SPARE_S = 10.0
 """The same for a spare: a job that comes back can do without it, sooner than a spare without its job."""
 
+MOST_NAMED = 64  # Nodes that a command for a person names.
+
 OF_HALF = "let a third party decide: --witness DIR, which all nodes share; or risk two sides: --on-split continue"
 """What helps where one half is left: one of two nodes, above all."""
 
-OF_MORE = (
-    "it joins the others as soon as it reaches one; if they are dead, start the agent at the job's endpoint again; to go on"
-    " without them, at the risk of two sides: --on-split continue"
-)
+OF_MORE = "it joins the others as soon as it reaches one; if they have died, start their agents again on the same hosts"
 """What helps where fewer than half are left."""
 
 
@@ -37,8 +39,36 @@ def speak(state: State, now: float) -> Step:
     if not free:
         dial = replace(state.dial, until=max(state.dial.until, state.free_at + WAIT_S))
         state = looks_by(replace(state, dial=dial), state.free_at)
-    roster = replace(state.held, past=aged(state.held.past, now - state.roster_at))
-    return state, state.dial.say(Seek(node=state.setup.endpoint, term=state.term, roster=roster, free=free))
+    return state, state.dial.say(seeks(state, now, free=free))
+
+
+def seeks(state: State, now: float, *, free: bool) -> Seek:
+    """What this node says to one that may lead, or seeks a leader too."""
+    if state.roster is None:
+        return Seek(node=state.setup.endpoint, term=state.term)
+    roster = replace(state.roster, past=aged(state.roster.past, now - state.roster_at))
+    return Seek(node=state.setup.endpoint, term=state.term, roster=roster, held_s=now - state.drawn_at, free=free)
+
+
+def referred(state: State, elder: str, now: float) -> Step:
+    """The dialled peer would have an elder: go there. Not again and again: it may be out of our reach alone."""
+    if elder not in state.held.line or now < state.referred_at + WAIT_S:
+        return state, []
+    return hung_up(replace(state, referred_at=now, place=state.held.line.index(elder)), now)
+
+
+def with_elder(state: State) -> list[Action]:
+    """We are with an elder, whom we would have: tell those who would have us, and spare it a call of its own."""
+    return [action for link, seek in state.ballot.seeks.items() for action in told_of_elder(state, seek, link)]
+
+
+def told_of_elder(state: State, seek: Seek, link: int) -> list[Action]:
+    """The same, to one of them."""
+    if not state.dial.up or not state.is_elder(state.dial.to):
+        return []
+    if seek.node == state.dial.to:
+        return [HangUp(link=link)]
+    return [Transmit(link=link, message=Seek(node=state.setup.endpoint, term=state.term, elder=state.dial.to))]
 
 
 def go_down(state: State, now: float) -> Step:
@@ -46,9 +76,12 @@ def go_down(state: State, now: float) -> Step:
     if now < state.dial.due_at:
         return state, []
     if state.dial.to:
-        state, hangs_up = hung_up(answering(state, state.dial.to), now)
+        state = answering(state, state.dial.to) if state.force is None else silent(state, state.force)
+        state, hangs_up = hung_up(state, now)
         state, goes_on = go_down(state, now)
         return state, hangs_up + goes_on
+    if state.force is not None:
+        return call_next(state, now)
     line = state.held.line
     if state.place >= len(line):
         state, out = _line_done(replace(state, place=0), now)
@@ -85,25 +118,32 @@ def _line_done(state: State, now: float) -> Step:
         return state, [GiveUp(reason=gone, hint=hint)]
     if state.complained:
         return state, []
-    complaint: list[Action] = [Say(text=_trouble(state), level="error")]
+    reason, hint = _trouble(state)
+    complaint: list[Action] = [
+        Say(text=f"{reason}\n  hint: {hint}", level="error"),
+        Record(event=CoordinatorMissing(reason=reason, hint=hint)),
+    ]
     return replace(state, complained=True), complaint
 
 
 def _all_are_gone(state: State, now: float) -> bool:
     others = [endpoint for endpoint in state.held.line if endpoint != state.setup.endpoint]
-    gone_s = GONE_SPARE_S if state.is_spare else GONE_S
+    gone_s = GONE_SPARE_S if state.is_spare and state.setup.before is None else GONE_S  # one that is back is missed, too
     return bool(others) and all(state.refused.get(endpoint, now) <= now - gone_s for endpoint in others)
 
 
-def _trouble(state: State) -> str:
+def _trouble(state: State) -> tuple[str, str]:
     """Why nobody leads, and what would help."""
+    missing = sorted({name for endpoint, name in state.held.past.names.items() if endpoint not in state.ballot.willing})
+    force = f"holdfast force-leader {state.setup.job} --lost {','.join(missing[:MOST_NAMED]) or 'NODE,…'}"
+    forced = f"if {', '.join(missing[:MOST_NAMED]) or 'the others'} are gone for good: {force}"
     roster, largest = state.held, state.held.largest
     what = f"the coordinator at {state.leader or roster.line[0]} is lost, or cut off from this node"
     if largest.size == 2 and not largest.witness:
         stays = "the other of two nodes cannot know which, so its ranks stay stopped"
-        return f"{what}; {stays}\n  hint: {OF_HALF}"
+        return f"{what}; {stays}", f"{OF_HALF}; {forced}"
     here, lacking = state.ballot.most_short(roster)
     late = len(state.ballot.willing) - here
     more = f" ({late} more here came too late to have a say)" if late else ""
     short = f"{here} of {lacking.size} nodes are here, and {lacking.majority} could go on{more}: the ranks stay stopped"
-    return f"{what}; {short}\n  hint: {OF_HALF if 2 * here == lacking.size and not lacking.witness else OF_MORE}"
+    return f"{what}; {short}", f"{OF_HALF if 2 * here == lacking.size and not lacking.witness else OF_MORE}; {forced}"

@@ -21,10 +21,12 @@ from __future__ import annotations
 
 from holdfast.core.machine import NEVER, Action, Observation, Tick
 from holdfast.core.value import replace
-from holdfast.core.wire.links import Arrived, LinkDown, LinkUp, Transmit
+from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.wire.messages import Finish, Leads, Propose, Roster, Seek, Vote
+from holdfast.rendezvous.election import forced
 from holdfast.rendezvous.election.ballot import Ballot
-from holdfast.rendezvous.election.following import led_by, renewed, taken_in
+from holdfast.rendezvous.election.elector_memory import ElectorMemory, Keeping, Remembered, to_remember
+from holdfast.rendezvous.election.following import leads_no_longer, led_by, renewed, taken_in
 from holdfast.rendezvous.election.leader_lease import Mandate
 from holdfast.rendezvous.election.leading import (
     KNOCK_S,
@@ -39,14 +41,15 @@ from holdfast.rendezvous.election.leading import (
     seated,
     speak_as_leader,
 )
-from holdfast.rendezvous.election.messages import Follow, MemberLink, Reported
+from holdfast.rendezvous.election.messages import Follow, ForceAsked, MemberLink, Reported
 from holdfast.rendezvous.election.peer_dialer import WAIT_S
-from holdfast.rendezvous.election.seeking import answering, go_down, refusing, speak
+from holdfast.rendezvous.election.seeking import answering, go_down, referred, refusing, speak, told_of_elder, with_elder
 from holdfast.rendezvous.election.succession_state import (
     AgentLeaves,
     JobEnded,
     Knocked,
     LeaderNamed,
+    LeaderSeeks,
     LeaseRenewed,
     Role,
     RunIsOver,
@@ -58,8 +61,9 @@ from holdfast.rendezvous.election.succession_state import (
     Step,
     TakenIn,
     hung_up,
+    looks_by,
 )
-from holdfast.rendezvous.election.voting import asked_to_vote, claimed, stand, supported, took_over, voted
+from holdfast.rendezvous.election.voting import asked_to_vote, claimed, stand, supported, took_over, voted, votes_kept
 from holdfast.rendezvous.election.witness_claims import Claimed, Claims
 
 
@@ -69,6 +73,7 @@ class Succession:
     def __init__(self, setup: Setup, *, founder: bool, fresh_life: str) -> None:
         """`founder`: this agent serves the job's endpoint. `fresh_life`: names the run that it would found."""
         self.founder = founder
+        before = setup.before or ElectorMemory()
         self.state = State(
             setup=setup,
             role=Role.FOLLOWING,
@@ -77,7 +82,10 @@ class Succession:
             roster_at=setup.began_at,
             ballot=Ballot(setup.endpoint),
             claims=Claims(has_witness=setup.witness),
+            term=before.term,
+            keeping=Keeping(is_wanted=setup.is_remembered, kept=before, latest=before),
         )
+        self.known: tuple[object, ...] = ()  # Term, roster and endpoint when it was last looked what to keep.
 
     # --- what the node asks ---------------------------------------------------------------------------------------------
 
@@ -117,22 +125,37 @@ class Succession:
 
     def begin(self, now: float) -> list[Action]:
         """Lead, if we are at the endpoint; follow the node that is."""
-        if not self.founder:
-            return [Follow(endpoint=self.state.setup.origin)]
-        self.state, out = founded(self.state, now)
-        return out
+        self.state, out = founded(self.state, now) if self.founder else (self.state, [Follow(endpoint=self.state.setup.origin)])
+        return out + self._remember(now)  # the endpoint, above all
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
         """See `core.machine.Machine`. Links that are not ours, and messages of members, are ignored."""
         if isinstance(seen, Reported):
             self.state, out = transition(self.state, seen, now)
-            return out
+            return out + self._remember(now)
         state, over = _lead_within_mandate(self.state, now)
         did: list[Action] = []
         if not isinstance(seen, Tick):  # which comes before everything that a leader hears: thousands of words a second
             state, did = transition(state, seen, now)
         self.state, due = _due(state, now)
-        return over + did + due
+        keeps = self._remember(now)
+        self.state, votes = votes_kept(self.state, now)
+        return over + did + due + keeps + votes
+
+    def _remember(self, now: float) -> list[Action]:
+        """Have kept what this node now knows, and must not forget."""
+        state = self.state
+        known = state.term, state.roster, state.setup.endpoint
+        if self.known and all(one is other for one, other in zip(known, self.known, strict=True)):
+            return []
+        is_here = self.known[2:] == known[2:]
+        self.known = known
+        memory = to_remember(state.keeping.latest, state.roster, state.term)
+        if is_here and memory == state.keeping.latest:
+            return []
+        keeping, keeps = state.keeping.keep(memory, state.setup.endpoint, now)
+        self.state = looks_by(replace(state, keeping=keeping), keeping.deaf_at)
+        return keeps
 
     def deadline(self) -> float:
         state = self.state
@@ -146,6 +169,8 @@ class Succession:
 def transition(state: State, seen: Observation, now: float) -> Step:
     """The table, in three parts: what is seen where, and what follows. Time is `_due`'s matter."""
     match seen:  # in every role
+        case ForceAsked():
+            return forced.asked(state, seen, now)
         case LinkUp(link=link) if state.dial.uses(link):
             return _answered(state, now)
         case LinkDown(link=link, refused=refused) if state.dial.uses(link):
@@ -155,6 +180,8 @@ def transition(state: State, seen: Observation, now: float) -> Step:
             return state, []
         case Claimed():
             return claimed(state, seen, now)
+        case Remembered():
+            return replace(state, keeping=state.keeping.heard(seen)), []
         case LeaseRenewed(roster=roster):
             return renewed(state, roster, now)
         case TakenIn(life=life):
@@ -166,7 +193,7 @@ def transition(state: State, seen: Observation, now: float) -> Step:
         case SpareOrNot(is_spare=is_spare):
             return replace(state, is_spare=is_spare), []
         case ServesOrigin() if state.role is Role.FOLLOWING and state.roster is None:
-            return founded(at_origin(state), now)
+            return founded(at_origin(state, now), now)
     return _while_it_leads(state, seen, now) if state.leads else _while_others_lead(state, seen, now)
 
 
@@ -194,12 +221,21 @@ def _while_it_leads(state: State, seen: Observation, now: float) -> Step:
 
 def _while_others_lead(state: State, seen: Observation, now: float) -> Step:
     match seen:
-        case LeaderNamed(leads=leads) | Arrived(message=Seek(leads=Leads() as leads)):
+        case LeaderSeeks(roster=Roster() as roster, held_s=held_s) if state.returns_to(roster):
+            return took_over(state, roster, held_s, now), []
+        case LeaderSeeks():
+            return leads_no_longer(state, now), []
+        case LeaderNamed(leads=leads):
             return led_by(state, leads, now)
+        case Arrived(link=link, message=Seek(leads=Leads() as leads)):
+            after, out = led_by(state, leads, now)
+            return after, out or state.says_who_leads(link)
         case Arrived(link=link, message=Leads() as leads) if link == state.dial.link:
             return led_by(state, leads, now)
         case Arrived(link=link, message=Propose() as proposed) if link == state.dial.link:
             return asked_to_vote(state, proposed, now)
+        case Arrived(link=link, message=Seek(elder=elder)) if elder:
+            return referred(state, elder, now) if link == state.dial.link and state.role is Role.SEEKING else (state, [])
         case Arrived(message=Vote() as vote):
             return voted(state, vote, now)
         case Arrived(link=link, message=Seek() as seek):
@@ -210,7 +246,8 @@ def _while_others_lead(state: State, seen: Observation, now: float) -> Step:
 def _due(state: State, now: float) -> Step:
     """What time brings."""
     if now >= state.look_at:
-        state = replace(state, look_at=NEVER)
+        state = replace(state, look_at=NEVER, keeping=state.keeping.waited(now))
+        state = looks_by(state, state.keeping.deaf_at)
     match state.role:
         case Role.FOUNDING | Role.LEADING | Role.ENDED:
             return keep_leading(state, now)
@@ -243,16 +280,23 @@ def _lead_within_mandate(state: State, now: float) -> Step:
 
 def _answered(state: State, now: float) -> Step:
     """The dialled peer is there: say what we want of it."""
+    if state.force is not None:
+        return forced.answered(state, state.force, now)
     elder = state.met_elder or state.is_elder(state.dial.to)
     state = replace(state, dial=state.dial.answered(now), refused={}, said_free=False, met_elder=elder)
     if state.leads:
         return state, speak_as_leader(state)
-    return speak(state, now) if state.roster is not None else hung_up(state, now)
+    if state.roster is None:
+        return hung_up(state, now)
+    state, says = speak(state, now)
+    return state, says + with_elder(state)
 
 
 def _broke(state: State, refused: bool, now: float) -> Step:
     """The link to the dialled peer is gone, or there was none."""
     endpoint = state.dial.to
+    if state.force is not None and not refused:
+        state = forced.silent(state, state.force)
     state = refusing(state, endpoint, now) if refused else answering(state, endpoint)
     return replace(state, dial=state.dial.broke(now + KNOCK_S * state.leads)), []
 
@@ -266,8 +310,12 @@ def _sought(state: State, seek: Seek, link: int, now: float) -> Step:
         if state.role is Role.FOUNDING:
             state, out = knocked_at(state, seek.roster.version, seek.roster.past.life, now)
         if not state.leads:
-            state = took_over(state, seek.roster, now)
+            state = took_over(state, seek.roster, seek.held_s, now)
     state = supported(state, seek, link)
-    if not state.leads and state.leader in (seek.node, ""):
-        return state, out
-    return state, out + state.says_who_leads(link)
+    if state.leads or state.leader not in (seek.node, ""):
+        out += state.says_who_leads(link)
+    if state.role is Role.SEEKING:
+        out += told_of_elder(state, seek, link)
+    if not state.leads and not state.is_in_line:
+        out.append(HangUp(link=link))  # we cannot lead: it need not wait for us
+    return state, out

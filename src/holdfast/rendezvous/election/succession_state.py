@@ -9,8 +9,9 @@ from holdfast.core.job.report import JobReport
 from holdfast.core.machine import NEVER, Action
 from holdfast.core.value import Value, replace
 from holdfast.core.wire.links import Transmit
-from holdfast.core.wire.messages import Leads, Roster
+from holdfast.core.wire.messages import Leads, Roster, Vote
 from holdfast.rendezvous.election.ballot import Ballot
+from holdfast.rendezvous.election.elector_memory import ElectorMemory, Keeping
 from holdfast.rendezvous.election.leader_lease import Mandate
 from holdfast.rendezvous.election.messages import Reported
 from holdfast.rendezvous.election.peer_dialer import Dial
@@ -39,12 +40,17 @@ class Setup(Value):
     origin: str  # The job's endpoint, which every node knows.
     lease_s: float
     began_at: float
+    job: str = ""  # What people call it.
     witness: bool = False
     goes_on: bool = False  # A side without a majority goes on all the same (--on-split continue).
     known_round: int = 0
     """The last round of an earlier agent of this job on this host that did not see the job's end; 0: none."""
     ended: Mapping[str, JobReport] = {}
     """How earlier runs of the job ended, by their lives, as far as this host knows."""
+    is_remembered: bool = False  # What this elector must not forget is kept for the agent's next life at this endpoint.
+    before: ElectorMemory | None = None  # What an earlier life at this endpoint has kept. None: nothing is known of one.
+    loyal_at: float = -NEVER
+    """Before that, renewals bind nobody: whom an earlier life voted for a moment ago may yet be elected."""
 
 
 class Proposal(Value):
@@ -52,10 +58,20 @@ class Proposal(Value):
 
     at: float  # Its mark: votes bring it back.
     until: float
-    votes: frozenset[str]
+    votes: frozenset[str]  # Our own is among them once the term is kept.
 
 
 NO_PROPOSAL = Proposal(at=-NEVER, until=-NEVER, votes=frozenset())
+
+
+class Force(Value):
+    """An operator has named nodes as gone for good, and it is being found out whether they are."""
+
+    ask: int
+    lost: tuple[str, ...]  # Their endpoints.
+    is_vouched: bool
+    called: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()  # Neither an agent answers there nor does the host refuse.
 
 
 class State(Value):
@@ -70,6 +86,7 @@ class State(Value):
     mandate: Mandate | None = None  # None: this node does not lead.
     roster: Roster | None = None
     roster_at: float = -NEVER
+    drawn_at: float = -NEVER  # Its leader had drawn it up by then.
     term: int = 0  # The latest in which this node led, followed or voted.
     free_at: float = -NEVER  # End of this node's promise.
     seek_at: float = NEVER
@@ -78,10 +95,14 @@ class State(Value):
     look_at: float = NEVER  # When something else is due, apart from the links.
     proposal: Proposal = NO_PROPOSAL
     dial: Dial = Dial()
+    force: Force | None = None
+    referred_at: float = -NEVER  # When another told us last where an elder is.
     place: int = 1  # Whose turn it is in the roster's line.
     met_elder: bool = False  # Somebody earlier in the line answered, in this turn down it.
     said_free: bool = False
     complained: bool = False
+    keeping: Keeping = Keeping()
+    owed: tuple[int, Vote] | None = None  # A vote that waits until its term is kept, and the link that it goes over.
     refused: Mapping[str, float] = {}
     """Since when those in the line have refused every call: their agents are gone."""
     linked: bool = False  # The member has a link to the leader.
@@ -126,9 +147,23 @@ class State(Value):
         """How that run ended. None: it has not, as far as this host knows; the run that this node is in never has."""
         return None if life == self.life else self.setup.ended.get(life)
 
+    def returns_to(self, roster: Roster | None) -> bool:
+        """Whether that roster gives this node, which holds none, the say again that its earlier life had."""
+        if roster is None or self.roster is not None or self.leads:
+            return False
+        return self.keeping.latest.life == roster.past.life
+
+    def gives_loyalty(self, now: float) -> bool:
+        """Whether the leader may count on this node, which renews its lease: no vote of an earlier life is for another."""
+        if now >= self.setup.loyal_at:
+            return True
+        before = self.setup.before
+        return before is not None and self.roster is not None and self.roster.term >= before.term
+
     def says_who_leads(self, link: int) -> list[Action]:
         """Tell a node that seeks the coordinator where it is, if this node knows."""
-        leader = self.setup.endpoint if self.leads else self.leader if self.linked else ""
+        follows = self.linked and self.role is not Role.SEEKING and self.renewed_at > -NEVER
+        leader = self.setup.endpoint if self.leads else self.leader if follows else ""
         return [Transmit(link=link, message=Leads(endpoint=leader, term=self.term, life=self.life))] if leader else []
 
 
@@ -155,6 +190,13 @@ class LeaseRenewed(Reported):
     """The member heard a `Renewed`, perhaps with a newer roster."""
 
     roster: Roster | None = None
+
+
+class LeaderSeeks(Reported):
+    """The agent to which this node went as to its coordinator leads nobody, and shows what it holds."""
+
+    roster: Roster | None
+    held_s: float = 0.0
 
 
 class LeaderNamed(Reported):

@@ -8,10 +8,11 @@ from holdfast.core.machine import NEVER, Action, Say
 from holdfast.core.value import replace
 from holdfast.core.wire.links import Transmit
 from holdfast.core.wire.messages import Electorate, Leads, Past, Propose, Roster, Seek, Vote
+from holdfast.rendezvous.election.forced import is_forced
 from holdfast.rendezvous.election.leader_lease import TERM, Body, Mandate
 from holdfast.rendezvous.election.messages import Lead
 from holdfast.rendezvous.election.peer_dialer import WAIT_S
-from holdfast.rendezvous.election.roster import adopted, aged
+from holdfast.rendezvous.election.roster import adopted, aged, elector_of
 from holdfast.rendezvous.election.succession_state import NO_PROPOSAL, Proposal, Role, State, Step, hung_up, looks_by
 from holdfast.rendezvous.election.witness_claims import Claimed
 from holdfast.rendezvous.lease import FENCE_S
@@ -26,27 +27,31 @@ def supported(state: State, seek: Seek, link: int) -> State:
     return replace(state, refused={}) if state.refused else state
 
 
-def took_over(state: State, roster: Roster, now: float) -> State:
-    """Take a newer roster from one that would support us: what it says of itself does not hold for us."""
+def took_over(state: State, roster: Roster, held_s: float, now: float) -> State:
+    """Take a newer roster from one that would support us: what it says of itself does not hold for us. `held_s`: for how long
+    it has been known."""
     if state.roster is not None and (state.is_of_another_run(roster) or state.roster.version >= roster.version):
         return state
-    if state.roster is None and roster.past.round < state.setup.known_round:
-        return state  # by then others had a say: our earlier life had told them, and let go of these
-    held = adopted(roster, state.setup.endpoint, state.roster)
+    if state.roster is None:
+        if not state.keeping.may_recall(roster, state.setup.known_round):
+            return state  # by then others had a say: our earlier life had told them, and let go of these
+        roster = state.keeping.recalled(roster, state.setup.known_round)
+    before = state.roster or state.keeping.latest.roster
+    held = adopted(roster, state.setup.endpoint, () if before is None else elector_of(before))
+    drawn_at = now - held_s
     if state.roster is None:
         # We may have promised something as an elector under our endpoint's name in an earlier life, or by a `Renewed` that
         # brought us none. And the coordinator counts on nodes that it has not heard for a promise from when it drew the
-        # roster up: a node that has it from there seeks a lease later at the earliest, and we have it from that one.
-        lease_s = state.setup.lease_s
-        promised_at = max(state.setup.began_at, state.renewed_at, now - lease_s)
+        # roster up.
+        promised_at = max(state.setup.began_at, state.renewed_at, drawn_at)
         state = replace(
             state,
             role=Role.FOLLOWING,
             free_at=max(state.free_at, promised_at + roster.promise_s),
-            seek_at=max(now, state.renewed_at + lease_s),
+            seek_at=max(now, state.renewed_at + state.setup.lease_s),
             place=0,
         )
-    return looks_by(replace(state, roster=held, roster_at=now, life=roster.past.life), state.free_at)
+    return looks_by(replace(state, roster=held, roster_at=now, drawn_at=drawn_at, life=roster.past.life), state.free_at)
 
 
 def stand(state: State, now: float) -> Step:
@@ -57,13 +62,12 @@ def stand(state: State, now: float) -> Step:
         return (looks_by(state, free_at) if state.ballot.seeks else state), []
     if short := state.ballot.short(state.held, state.ballot.willing):
         return _ask_witness_to_lead(state, short, now)
-    own = frozenset({state.setup.endpoint})
-    proposal = Proposal(at=now, until=now + PROPOSE_S, votes=own)
-    state = replace(state, term=1 + max(state.term, state.ballot.term), proposal=proposal)
-    if not state.ballot.short(state.held, own):
-        return _won(state, now)
+    proposal = Proposal(at=now, until=now + PROPOSE_S, votes=frozenset())  # our own vote comes when the term is kept
+    state = looks_by(replace(state, term=1 + max(state.term, state.ballot.term), proposal=proposal), proposal.until)
+    if not state.ballot.short(state.held, {state.setup.endpoint}):
+        return state, []
     propose = Propose(term=state.term, mark=now, roster=state.held.version)
-    return looks_by(state, proposal.until), [Transmit(link=link, message=propose) for link in state.ballot.links.values()]
+    return state, [Transmit(link=link, message=propose) for link in state.ballot.links.values()]
 
 
 def asked_to_vote(state: State, proposed: Propose, now: float) -> Step:
@@ -73,8 +77,22 @@ def asked_to_vote(state: State, proposed: Propose, now: float) -> Step:
     if proposed.term <= state.term or now < max(state.free_at, state.proposal.until):
         return state, []
     dial = replace(state.dial, until=now + WAIT_S)
-    state = replace(state, term=proposed.term, free_at=now + state.roster.promise_s, dial=dial)
-    return state, dial.say(Vote(node=state.setup.endpoint, term=proposed.term, mark=proposed.mark))
+    vote = Vote(node=state.setup.endpoint, term=proposed.term, mark=proposed.mark)
+    free_at = now + state.roster.promise_s
+    return replace(state, term=proposed.term, free_at=free_at, dial=dial, owed=(dial.link, vote)), []
+
+
+def votes_kept(state: State, now: float) -> Step:
+    """Say, and count, the votes whose term is kept by now."""
+    if not state.keeping.knows_term(state.term):
+        return state, []
+    if state.owed is not None:
+        (link, vote), state = state.owed, replace(state, owed=None)
+        return state, state.dial.say(vote) if state.dial.uses(link) and vote.term == state.term else []
+    proposal, own = state.proposal, state.setup.endpoint
+    if now >= proposal.until or own in proposal.votes:
+        return state, []
+    return _counted(state, own, now)
 
 
 def voted(state: State, vote: Vote, now: float) -> Step:
@@ -82,9 +100,14 @@ def voted(state: State, vote: Vote, now: float) -> Step:
     proposal = state.proposal
     if vote.term != state.term or now >= proposal.until or vote.mark != proposal.at:
         return state, []
-    votes = proposal.votes | {vote.node}
-    state = replace(state, proposal=replace(proposal, votes=votes))
-    return (state, []) if state.ballot.short(state.held, votes) else _won(state, now)
+    return _counted(state, vote.node, now)
+
+
+def _counted(state: State, node: str, now: float) -> Step:
+    votes = state.proposal.votes | {node}
+    state = replace(state, proposal=replace(state.proposal, votes=votes))
+    enough = state.setup.endpoint in votes and not state.ballot.short(state.held, votes)
+    return _won(state, now) if enough else (state, [])
 
 
 def claimed(state: State, answer: Claimed, now: float) -> Step:
@@ -108,23 +131,20 @@ def won_alone(state: State, now: float) -> Step:
 
 def _won(state: State, now: float) -> Step:
     """Lead with the votes of a majority."""
-    roster, voters = state.held, state.proposal.votes
+    roster, ballot, voters = state.held, state.ballot, state.proposal.votes
     until = state.proposal.at + roster.promise_s
     bodies = [
-        Body(
-            one.id, one.size, state.ballot.of(roster, one, voters), witness=one.witness, claimed=one.id in state.ballot.claims
-        )
+        Body(one.id, one.size, one.line or ballot.of(roster, one, voters), witness=one.witness, claimed=one.id in ballot.claims)
         for one in roster.electorates
     ]
     votes = f"with the votes of {len(voters)} of {roster.electorates[0].size} nodes"
     votes += " and the witness's" if any(body.claimed for body in bodies) else ""
     loyal = dict.fromkeys(voters - {state.setup.endpoint}, until)
-    return _leading(state, bodies, loyal, FENCE_S, votes, now)
+    fence_s = FENCE_S + state.setup.lease_s * is_forced(roster.past)
+    return _leading(state, bodies, loyal, fence_s, votes, now)
 
 
-def _leading(
-    state: State, bodies: Collection[Body], loyal: dict[str, float], fence_s: float, how: str, now: float
-) -> Step:
+def _leading(state: State, bodies: Collection[Body], loyal: dict[str, float], fence_s: float, how: str, now: float) -> Step:
     endpoint, roster, before = state.setup.endpoint, state.held, state.leader or state.held.line[0]
     mandate = Mandate(
         endpoint,

@@ -59,6 +59,8 @@ class Job(Value):
     """Nodes with ranks."""
     spares: tuple[str, ...]
     """Nodes that wait for a place."""
+    waits: str
+    """Why its nodes wait for a coordinator, and what a person can do. Empty: they have one."""
     ranks: int
     lives: tuple[JobLife, ...]
 
@@ -265,6 +267,7 @@ def job(known: FleetJob) -> Job:
         least=known.least,
         nodes=tuple(sorted(known.ranked)),
         spares=tuple(sorted(report.name for report in here if report.spare_because)),
+        waits=next((report.waits for report in here if report.waits), ""),
         ranks=sum(len(report.ranks) for report in here),
         lives=tuple(known.lives),
     )

@@ -14,6 +14,7 @@ from itertools import pairwise
 from holdfast.core.job.events import (
     AgentStarted,
     CoordinatorFound,
+    CoordinatorMissing,
     Decided,
     Degraded,
     FailureSeen,
@@ -159,6 +160,8 @@ class Timeline(Value):
     excluded: tuple[Exclusion, ...] = ()  # Nodes that must not take part (any more).
     stragglers: tuple[str, ...] = ()
     """Ranks, and nodes, that are much slower than the others of the running round, in words."""
+    waits: tuple[str, str] = ("", "")
+    """Why these nodes wait for a coordinator, and what a person can do. Empty: they have one."""
     coordinator: str = ""  # `host:port` of the coordinator, as these nodes last knew it. Empty: in the agent itself.
     lost_s: float = 0.0
 
@@ -203,6 +206,7 @@ def timeline(job: str, records: Sequence[Record], running: Collection[str] = ())
         degraded=tuple(dict.fromkeys(_lacking(record.event) for record in records if isinstance(record.event, Degraded))),
         excluded=_excluded(records),
         stragglers=_stragglers(records) if running else (),
+        waits=_waits(records, running),
         coordinator=_coordinator(records),
         lost_s=sum(life.lost_s or 0.0 for life in lives),
     )
@@ -248,6 +252,19 @@ def _coordinator(records: Iterable[Record]) -> str:
             case CoordinatorFound(endpoint=endpoint) | JoinRequested(round=1, endpoint=endpoint):
                 found = endpoint
     return found
+
+
+def _waits(records: Iterable[Record], running: Collection[str]) -> tuple[str, str]:
+    """What the nodes say that still wait, in the words of the last of them."""
+    waiting: dict[str, tuple[str, str]] = {}
+    for record in records:
+        match record.event:
+            case CoordinatorMissing(reason=reason, hint=hint):
+                waiting.pop(record.node, None)
+                waiting[record.node] = reason, hint
+            case CoordinatorFound() | Decided() | RoundFormed() | AgentStarted():
+                waiting.pop(record.node, None)
+    return next((said for node, said in reversed(waiting.items()) if node in running), ("", ""))
 
 
 def _excluded(records: Iterable[Record]) -> tuple[Exclusion, ...]:

@@ -76,6 +76,7 @@ export function open([name]) {
     );
     parts.facts.replaceChildren(
       facts([
+        job.waits ? ["Waits", job.waits] : null,
         ["Nodes", listed(job.nodes)],
         ["Spares", listed(job.spares)],
         ["Needs at least", many(job.least, "node")],
