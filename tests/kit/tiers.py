@@ -67,6 +67,7 @@ THOROUGH = {
         e2e/test_warm_spares.py::test_forked_ranks_draw_different_random_numbers_from_torch_in_each_life
         e2e/test_warm_spares.py::test_a_seed_that_an_import_has_chosen_is_left_to_forked_ranks
         e2e/test_network.py::test_a_host_that_loses_its_power_is_replaced_and_training_goes_on
+        e2e/test_false_kills.py
         e2e/test_unmodified_hang.py::test_a_training_script_hangs_by_what_was_learned_from_its_steps
         e2e/test_min_healthy.py::test_a_script_carries_on_in_its_own_processes_and_nobody_is_restarted but a node
         e2e/test_worker_contract.py::test_gloo_works_across_two_agents_and_a_restart

@@ -357,12 +357,13 @@ class Section:
                 took = words[self._took_at] = now - self._since
                 if took > self._longest:
                     self._longest = words[self._longest_at] = took
-                self._closed = words[self._closed_at] = self._closed + 1
-                words[self._closed_ns_at] = now
                 writer.open -= 1
                 if not writer.open and writer.counts_out:  # before the section is closed, so that nobody sees neither
                     writer.out_since = words[_OUT_SINCE_NS] = now
                 words[self._open_at] = 0
+                # Counted last: the count says which limit holds, and one more `step` that is still open would have another.
+                words[self._closed_ns_at] = now
+                self._closed = words[self._closed_at] = self._closed + 1
         finally:
             if lock is not None:
                 lock.release()
