@@ -90,6 +90,17 @@ def test_without_a_spare_the_job_shrinks_to_those_that_are_left(asking):
     assert (asking.folder / "0.0.2").read_text() == "1"
 
 
+def test_a_node_that_is_needed_stays_until_another_launcher_comes(asking, holdfast):
+    agents = [asking.start(name, "2", "ExcludeThisNode", command="ft_launcher") for name in "ab"]
+    asking.all_here(2)
+    assert "not done, since the job cannot go on without it" in asking.wait_until(asking.decided)[0]
+    out = asking.node_of(1)
+    agents.append(asking.start("c", "2", "ExcludeThisNode", command="ft_launcher"))
+    assert [agent.wait().returncode for agent in agents] == [0, 0, 0]
+    assert [event["name"] for event in holdfast.events("NodeExcluded")] == [out]
+    assert {"0.1.2", "1.1.2"} <= asking.started and "as was asked for" in asking.decided()[1]  # ft_launcher counts cycles
+
+
 def test_a_node_that_is_needed_stays_and_the_reason_is_told(asking):
     agents = [asking.start(name, "2", "exclude_this_node", 7) for name in "ab"]
     asking.all_here(2)

@@ -61,6 +61,39 @@ def test_a_node_that_is_needed_stays_and_the_reason_is_told() -> None:
     assert decision == "carry-on" and "not done, since the job cannot go on without it: 1 of the 2 nodes needed" in reason
 
 
+def test_what_could_not_be_done_is_done_when_another_launcher_comes() -> None:
+    job = Job()
+    job.join("a", "b")
+    asks(job, "exclude")
+    assert kinds(job.join("c", now=7.0)) == ["Stop", "Stop"], "it costs no restart"
+    assert job.decided[-1] == ("rejoin", "b is excluded, as was asked for 7 s ago: uncorrectable ECC error")
+    job.stopped_and_back("a", "b")
+    assert job.members() == "ac" and job.policy.restarts_left(0.0) == 3
+
+
+def test_it_is_done_as_the_next_round_forms_where_another_has_come_meanwhile() -> None:
+    job = Job()
+    job.join("a", "b")
+    asks(job, "exclude")
+    job.fail("b")
+    assert job.join("c") == []
+    job.stopped_and_back("a", "b")
+    assert job.members() == "ac" and [event.name for event in job.events if isinstance(event, NodeExcluded)] == ["b"]
+
+
+def test_it_is_remembered_by_the_next_coordinator_and_forgotten_once_the_node_is_readmitted() -> None:
+    job = Job()
+    job.join("a", "b")
+    asks(job, "exclude")
+    kept, heir = job.machine.excluded.kept(3.0), Job()
+    assert [(one.name, one.wanted, one.age_s) for one in kept] == [("b", True, 3.0)]
+    heir.machine.excluded.resume(kept, 0.0)
+    heir.join("a", "b")
+    assert not heir.machine.excluded.why("b") and kinds(heir.join("c")) == ["Stop", "Stop"]
+    heir.machine.excluded.remove("b")
+    assert not heir.machine.excluded.wanted
+
+
 def test_it_is_left_out_too_when_its_worker_s_end_is_known_first(job: Job) -> None:
     job.fail("b")
     assert asks(job, "exclude") == []

@@ -27,6 +27,7 @@ class Exclusion(Value):
     reason: str
     by: ExcludedBy = ExcludedBy.OPERATOR
     age_s: float = 0.0  # For how long it has been so.
+    wanted: bool = False  # It is to be so as soon as the job can go on without that node.
 
 
 # --- what a successor must know -------------------------------------------------------------------------------------

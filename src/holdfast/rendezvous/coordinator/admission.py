@@ -19,7 +19,10 @@ SAVED = "and a checkpoint has been written"  # Why a node is taken in that has w
 
 
 def newcomer(job: Job, seat: Seat, now: float) -> list[Action]:
-    """While a round runs, a node is ready for another: all restart with it, or it waits as a spare."""
+    """While a round runs, a node is ready for another: it takes the place of one that is to be left out, or all restart with
+    it, or it waits as a spare."""
+    if actions := leave_out_wanted(job, now):
+        return actions
     why = _no_place_yet(job, seat)
     if not why:
         return carry_out(job, Decision(then=Verdict.REJOIN, reason=f"{seat.name} joined"), now)
@@ -85,6 +88,17 @@ def dismiss(job: Job, name: str, why: str, now: float) -> list[Action]:
     if job.phase is Phase.RUNNING:
         actions += [Tell(node=seat.join.node, message=seat.stop) for seat in mine if seat.stop is not None]
     return actions
+
+
+def leave_out_wanted(job: Job, now: float) -> list[Action]:
+    """Leave a node out that a script has wanted left out, if the job can go on without it by now."""
+    for name, (wish, since) in list(job.excluded.wanted.items()):
+        is_here = any(seat.name == name for seat in job.seats.values())
+        if is_here and not job.seats.lacking(name, job.round):
+            excluded = job.exclude(name, wish.reason, wish.by, now)
+            why = f"{name} is excluded, as was asked for {now - since:.0f} s ago: {wish.reason}"
+            return [excluded, *dismiss(job, name, why, now)]
+    return []
 
 
 def readmit(job: Job, name: str, reason: str, now: float) -> list[Action]:

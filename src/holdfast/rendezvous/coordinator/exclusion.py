@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from holdfast.core.job.events import ExcludedBy
 from holdfast.core.machine import NEVER
+from holdfast.core.value import replace
 from holdfast.core.wire.messages import Exclusion
 
 CHARS = 500
@@ -23,6 +24,8 @@ class Excluded(dict[str, tuple[Exclusion, float]]):
         """How long one lasts; NEVER: until somebody readmits the node. A node's own word lasts until it says otherwise, and
         whoever was declared lost is left out until somebody readmits it."""
         self.changes = 0  # How often somebody has been added or removed.
+        self.wanted: dict[str, tuple[Exclusion, float]] = {}
+        """Nodes that a script wants left out, and that the job cannot go on without yet. Likewise."""
 
     def why(self, name: str) -> str:
         """Why that node must not take part; empty: it may."""
@@ -35,11 +38,17 @@ class Excluded(dict[str, tuple[Exclusion, float]]):
     def add(self, name: str, reason: str, by: ExcludedBy, now: float) -> None:
         """Leave it out from now on."""
         self[name] = Exclusion(name=name, reason=reason[:CHARS], by=by), now
+        self.wanted.pop(name, None)
         self.changes += 1
+
+    def want(self, name: str, reason: str, by: ExcludedBy, now: float) -> None:
+        """Leave it out as soon as the job can go on without it. The first wish counts."""
+        self.wanted.setdefault(name, (Exclusion(name=name, reason=reason[:CHARS], by=by, wanted=True), now))
 
     def remove(self, name: str) -> None:
         """Let it take part again."""
         self.pop(name, None)
+        self.wanted.pop(name, None)
         self.changes += 1
 
     def over(self, now: float) -> list[str]:
@@ -52,11 +61,12 @@ class Excluded(dict[str, tuple[Exclusion, float]]):
 
     def kept(self, now: float) -> tuple[Exclusion, ...]:
         """What a successor must know."""
-        return tuple(Exclusion(name=one.name, reason=one.reason, by=one.by, age_s=now - since) for one, since in self.values())
+        return tuple(replace(one, age_s=now - since) for one, since in (*self.values(), *self.wanted.values()))
 
     def resume(self, kept: Iterable[Exclusion], now: float) -> None:
         """Take over from a predecessor."""
-        self.update({one.name: (one, now - one.age_s) for one in kept})
+        for one in kept:
+            (self.wanted if one.wanted else self)[one.name] = one, now - one.age_s
 
     def _ends(self, name: str) -> float:
         one, since = self[name]

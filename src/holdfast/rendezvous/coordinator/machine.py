@@ -39,7 +39,7 @@ from holdfast.core.wire.messages import (
     Stopped,
     Succeeded,
 )
-from holdfast.rendezvous.coordinator.admission import forgive, relent, saved
+from holdfast.rendezvous.coordinator.admission import forgive, leave_out_wanted, relent, saved
 from holdfast.rendezvous.coordinator.failure_handling import close, failed, inquire, settle_doubt
 from holdfast.rendezvous.coordinator.job import Job, Phase
 from holdfast.rendezvous.coordinator.member_messages import (
@@ -184,6 +184,8 @@ class Rendezvous(Job):
         placement = gathering.placed(self.round, now)
         if placement is None:
             return []
+        if left_out := leave_out_wanted(self, now):
+            return left_out + self._gathered(now)
         if not placement.active:
             return self._gathered(now)
         return self._in_vain(now) or form(self, placement, now)

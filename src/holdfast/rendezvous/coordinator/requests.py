@@ -49,7 +49,8 @@ def _exclude_for_rank(job: Job, request: Request, now: float) -> list[Action]:
         return []
     what = f"{_who(job, request)} asked to exclude its node: {request.reason}"
     if needed := job.seats.lacking(name, job.round):
-        why = f"{what}; not done, since the job cannot go on without it: {needed}"
+        job.excluded.want(name, request.reason, ExcludedBy.SCRIPT, now)
+        why = f"{what}; not done, since the job cannot go on without it: {needed}; it is as soon as another can take its place"
         return carry_out(job, Decision(then=Verdict.CARRY_ON, reason=why), now)
     excluded = job.exclude(name, request.reason, ExcludedBy.SCRIPT, now)
     return [excluded, *dismiss(job, name, what, now)]
