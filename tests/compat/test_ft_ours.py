@@ -363,7 +363,7 @@ sys.modules["megatron.training.global_vars"] = types.SimpleNamespace(_GLOBAL_ARG
 integration = sys.modules["megatron.training.ft_integration"] = types.SimpleNamespace()
 {UNDER}
 client.init_workload_monitoring(num_warmup_iters=3)
-assert integration._NUM_WARMUP_ITERS == 3
+assert integration._NUM_WARMUP_ITERS == 3 and client._can_report_iterations()
 client.start_section("step")
 from holdfast.core.page import layout as page
 assert client._monitor.writer.words[page.STEP] == 41

@@ -79,7 +79,7 @@ class RankMonitorClient:
             raise RankMonitorClientError("monitoring has already begun")
         self.rank_info = RankInfo.get_for_current_rank()
         iteration = self._get_current_iteration()
-        if iteration is None and self._workload_global_vars_module is not None:
+        if iteration is None and self._can_report_iterations():
             iteration = 1
         try:
             monitor = reach(self.rank_info, iteration, num_warmup_iters)
@@ -166,7 +166,7 @@ class RankMonitorClient:
         if not self._has_stepped:
             self._has_stepped = True
             self._enforce()
-        if self._workload_global_vars_module is not None:
+        if self._can_report_iterations():
             iteration = self._get_current_iteration()
             if iteration is not None:
                 monitor.writer.progress(iteration)
@@ -251,6 +251,10 @@ class RankMonitorClient:
 
     # --- Megatron ---------------------------------------------------------------------------------------------------------
 
+    def _can_report_iterations(self) -> bool:
+        """There is Megatron, or there will be."""
+        return self._workload_global_vars_module is not None
+
     def _get_current_iteration(self) -> int | None:
         """Megatron's iteration. None: there is no Megatron, or it does not know yet."""
         if self._cached_workload_args is None:
@@ -264,7 +268,7 @@ class RankMonitorClient:
     def _tell_megatron(self, cfg: FaultToleranceConfig) -> None:
         """So many of its first steps it leaves outside of `step`, since they are slow."""
         integration: Any = sys.modules.get("megatron.training.ft_integration")
-        if self._workload_global_vars_module is not None and integration is not None:
+        if self._can_report_iterations() and integration is not None:
             integration._NUM_WARMUP_ITERS = cfg.num_warmup_iterations
 
 

@@ -112,13 +112,15 @@ def _block_rank(environ: Mapping[str, str]) -> int:
     parts = dict(slurm.topology(environ))
     address = environ["SLURM_TOPOLOGY_ADDR"]
     if len(parts) < 2:
-        raise UsageError(f"SLURM_TOPOLOGY_ADDR: {address!r} is not block.node, as SLURM_TOPOLOGY_ADDR_PATTERN says")
-    block, node = (_digits(parts[kind], f"the {kind} of SLURM_TOPOLOGY_ADDR={address}") for kind in ("block", "node"))
+        raise UsageError(
+            f"SLURM_TOPOLOGY_ADDR {address!r} does not match expected format block.node (SLURM_TOPOLOGY_ADDR_PATTERN)"
+        )
+    block, node = (_digits(parts[kind], f"the {kind} part of SLURM_TOPOLOGY_ADDR={address}") for kind in ("block", "node"))
     given = environ.get("SLURM_TOPOLOGY_NODES_PER_BLOCK")
     size = BLOCK if given is None else whole(given, "SLURM_TOPOLOGY_NODES_PER_BLOCK", at_least=1)
     if node >= size:
         raise UsageError(
-            f"SLURM_TOPOLOGY_ADDR: node {node} of {address} is not below the {size} nodes of a block",
+            f"SLURM_TOPOLOGY_ADDR: Node number {node} of {address} exceeds maximum supported value {size - 1}",
             hint="set SLURM_TOPOLOGY_NODES_PER_BLOCK above the highest number of a node",
         )
     return block * size + node
@@ -134,7 +136,8 @@ def _slurm_rank(environ: Mapping[str, str]) -> tuple[int, str]:
     nodes = slurm.step_nodes(environ)
     if nodes is None:
         raise UsageError(
-            "SLURM_ARRAY_TASK_ID is set, SLURM_NNODES is not: the node's place in the array is not known",
+            "SLURM_ARRAY_TASK_ID is set, but SLURM_NNODES/SLURM_JOB_NUM_NODES is not defined: the node's place in the array is "
+            "not known",
             hint="pass Slurm's variables on to the agent, or set CROSS_SLURM_PROCID",
         )
     return number(environ, "SLURM_ARRAY_TASK_ID") * nodes + index, f"SLURM_ARRAY_TASK_ID, {nodes} nodes a task, {why}"
@@ -174,7 +177,7 @@ def _digits(text: str, what: str, because: str = "") -> int:
     digits = "".join(char for char in text if char in "0123456789")
     if not digits:
         raise UsageError(
-            f"{what}: {text!r} has no digits, so no rank" if text else f"{what} is not set",
+            f"{what}: {text!r} contains no digits, so no rank" if text else f"{what} environment variable is not set",
             hint=f"{because} asks for it: unset that" if because else "unset SLURM_TOPOLOGY_ADDR_PATTERN to do without",
         )
     return int(digits)
