@@ -13,6 +13,7 @@ from typing import Any
 from holdfast.agent.build import no_progress_cycles
 from holdfast.agent.component import Component, PerRound, PerTurn, Timed
 from holdfast.agent.control.control_handler import ControlHandler
+from holdfast.agent.disk_thread import DiskThread
 from holdfast.agent.group.messages import CheckNode, FromCoordinator, KeepStacks, LookAtWorkers
 from holdfast.agent.logs.attempt_logs import LogPlan
 from holdfast.agent.optional_components import wished_for
@@ -57,6 +58,7 @@ class Components:
             host,
             agent_log.name,
             socket_path=job_dir.socket_path,
+            disk=DiskThread(host, agent_log.recorder.io_thread),
             rendezvous=around.rendezvous,
             checking=self.checking,
             injections=self.injections,

@@ -26,6 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.agent.control.control_socket import ControlSocket, Request
     from holdfast.agent.control.health_checks import Checking
+    from holdfast.agent.disk_thread import DiskThread
     from holdfast.agent.faults.driver import Injections
     from holdfast.telemetry.health_http import HealthHttpServer
 
@@ -52,14 +53,15 @@ class ControlHandler(Component):
         name: str,
         *,
         socket_path: str,
+        disk: DiskThread,
         rendezvous: Callable[[], Rendezvous | None],
         checking: Callable[[], Checking],
         injections: Callable[[], Injections],
         progress: Callable[[int], dict[str, object]],
     ) -> None:
-        """`rendezvous`: the coordinator's machine. None: it is elsewhere. `checking`, `injections`: make what runs checks and
-        plays faults, at the first use. `progress`: what is known of a local rank's."""
-        self.group, self.host, self.name, self.socket_path = group, host, name, socket_path
+        """`disk`: touches that path. `rendezvous`: the coordinator's machine. None: it is elsewhere. `checking`, `injections`:
+        make what runs checks and plays faults, at the first use. `progress`: what is known of a local rank's."""
+        self.group, self.host, self.name, self.socket_path, self.disk = group, host, name, socket_path, disk
         self.rendezvous, self.checking, self.injections, self.progress = rendezvous, checking, injections, progress
         self.control: ControlSocket | None = None
         self.health: HealthHttpServer | None = None
@@ -74,13 +76,17 @@ class ControlHandler(Component):
         from holdfast.agent.control.control_socket import ControlSocket
 
         path = self.socket_path
-        try:
-            self.control = control = ControlSocket(path)
-        except OSError as error:
-            self.host.complain(f"`holdfast status` and `holdfast stop` cannot reach this agent: {path}: {error.strerror}")
+
+        def listens(control: ControlSocket | Exception) -> list[Observation]:
+            if isinstance(control, ControlSocket):
+                self.control = control
+                self.host.watch(control.fileno(), select.EPOLLIN, lambda events: self._asked(control))
+            else:
+                why = getattr(control, "strerror", None) or control
+                self.host.complain(f"`holdfast status` and `holdfast stop` cannot reach this agent: {path}: {why}")
             return []
-        self.host.watch(control.fileno(), select.EPOLLIN, lambda events: self._asked(control))
-        return []
+
+        return self.disk.ask(lambda: ControlSocket(path), listens)
 
     def open_health(self, port: int, last_progress_at_unix: Callable[[], float]) -> None:
         """Serve the health check; a port that cannot be had is no reason not to train."""
@@ -97,7 +103,8 @@ class ControlHandler(Component):
 
     def close(self) -> None:
         if self.control is not None:
-            self.control.close()
+            self.control.leave()
+            self.disk.do(self.control.remove)
         if self.health is not None:
             self.health.stop()
 

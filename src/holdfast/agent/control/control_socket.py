@@ -77,10 +77,18 @@ class ControlSocket:
 
     def close(self) -> None:
         """Stop listening; what is still to be sent to a client is lost. In a forked child the file is left alone."""
+        self.leave()
+        self.remove()
+
+    def leave(self) -> None:
+        """The same, but for the file."""
         for client in list(self._clients.values()):
             client.leave()
         self._epoll.close()
         self._listener.close()
+
+    def remove(self) -> None:
+        """Remove the file, which may take its disk long."""
         if os.getpid() == self._owner:
             _unlink(self.path)
 

@@ -19,11 +19,17 @@ from collections.abc import Callable
 
 from holdfast.core.machine import NEVER, Observation
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.telemetry.record.io_thread import IoThread
+
 PIECE = 4096  # Bytes per write: Linux's PIPE_BUF.
 
 RETRY_S = 0.1  # Seconds until a stderr that takes nothing is tried again.
 
 PATIENCE_S = 5.0  # How long `Stderr.close` waits for a stderr that takes nothing.
+
+FILE_S = 0.02  # How long a file is waited for, once, so that what is said next to it elsewhere comes behind.
 
 KEPT_BYTES = 1 << 20  # What waits in a `Stderr` at most; what is said after that is dropped.
 
@@ -80,6 +86,13 @@ class Console:
         os.close(self._fd)
 
 
+def _is_file(fd: int) -> bool:
+    try:
+        return stat.S_ISREG(os.fstat(fd).st_mode)
+    except OSError:
+        return False
+
+
 def _own(fd: int) -> tuple[int, bool]:
     """A descriptor for the same stream, and whether writing to it never blocks."""
     mode = os.fstat(fd).st_mode
@@ -101,13 +114,21 @@ def open_log(path: str) -> int:
 class Stderr:
     """Our own stderr, or another descriptor. Nothing here raises OSError, and only `close` waits."""
 
-    def __init__(self, fd: int = 2, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, fd: int = 2, clock: Callable[[], float] = time.monotonic, io_thread: IoThread | None = None) -> None:
+        """`io_thread`: writes where that is a file, whose disk may hang. None: the caller's thread does."""
         self._fd, self._clock = fd, clock
+        self._io_thread = io_thread if io_thread is not None and _is_file(fd) else None
         self._console: Console | None = None  # opened with the first word: most jobs have nothing to say
         self.due_at = NEVER  # When to call `due`: soon, while something waits.
 
     def say(self, text: str) -> None:
         """Say `text`, which ends with its line; at once if that goes."""
+        if self._io_thread is not None:
+            self._io_thread.do(lambda: self._write(text), FILE_S)
+        else:
+            self._write(text)
+
+    def _write(self, text: str) -> None:
         if self._console is None:
             try:
                 self._console = Console(self._fd)
@@ -126,6 +147,11 @@ class Stderr:
     def close(self, patience_s: float = PATIENCE_S) -> None:
         """Say the rest, as far as somebody takes it."""
         if self._console is None:
+            return
+        if self._io_thread is not None:
+            self._io_thread.do(self._console.close)
+            self._io_thread.close()
+            self._console = None
             return
         end = self._clock() + patience_s
         while not self._console.flush() and self._clock() < end:

@@ -18,7 +18,7 @@ TURN_S = 0.02  # How long a turn is waited for that does not come to its end: it
 
 AGAIN_S = 0.1  # Between two looks whether a disk that hung answers.
 
-HURRY_S = 1.0  # Between two rounds, a console or a disk that is slow is waited for so long at most.
+HURRY_S = 1.0  # Between two rounds, a console that is slow is waited for so long at most; a disk, `AGAIN_S`.
 
 
 class TeeThread:
@@ -33,6 +33,7 @@ class TeeThread:
         self._trouble = ""  # Why the files cannot be read. Empty: they can, or do not answer.
         self._listens_to = -1  # The descriptor that the loop waits for; -1: none.
         self._has_told = False
+        self._late_since = NEVER  # When the thread was found late, as the end was waited for. NEVER: it was not.
 
         def open_them() -> None:
             if (tee := follow()) is not None:
@@ -51,10 +52,11 @@ class TeeThread:
         taken, or read; nor any longer once `cut`."""
         self._listen(-1)
         stall_s, limit_s = (STALL_S, NEVER) if patient else (HURRY_S / 2, HURRY_S)
-        self._wait(stall_s, cut)
+        self._wait(STALL_S if patient else AGAIN_S, cut)
         if self.io_thread.caught_up():
+            is_over = lambda: bool(self._trouble) or cut() or (not patient and self._hangs())
             for tee in self._tees:
-                tee.drain(stall_s, limit_s, do=self._has_done, cut=lambda: bool(self._trouble) or cut())
+                tee.drain(stall_s, limit_s, do=self._has_done, cut=is_over)
         if not self.io_thread.caught_up():
             self._tell("their disk does not answer")
             self._do(self._drain)  # should it answer once more
@@ -110,6 +112,12 @@ class TeeThread:
                 self._trouble = error.strerror or str(error)
 
         self.io_thread.do(attempted, TURN_S)
+
+    def _hangs(self) -> bool:
+        """Whether a task has been waited for during `AGAIN_S`."""
+        now, is_late = self.host.now(), not self.io_thread.caught_up()
+        self._late_since = min(self._late_since, now) if is_late else NEVER
+        return now - self._late_since > AGAIN_S
 
     def _has_done(self, task: Callable[[], object]) -> bool:
         """Have it done, once what hangs is over; whether it is."""

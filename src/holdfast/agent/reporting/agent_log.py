@@ -19,6 +19,7 @@ from holdfast.core.job.report import JobReport, Outcome
 from holdfast.core.machine import NEVER
 from holdfast.diagnosis.incident import keep, keep_failures
 from holdfast.runtime.host import Host
+from holdfast.telemetry.record.io_thread import IoThread
 from holdfast.telemetry.record.recorder import Recorder
 from holdfast.telemetry.record.state_dir import JobDir
 from holdfast.telemetry.report.safe_text import plain
@@ -56,7 +57,7 @@ class AgentLog:
 
     def __init__(self, config: RunConfig, name: str) -> None:
         self.config, self.name = config, name
-        self.stderr = Stderr()
+        self.stderr = Stderr(io_thread=IoThread())
         self.early: list[str] | None = []  # What to complain of once there is a record; None: there is.
         self.incidents: list[Failure] = []
         self.evidence: list[Callable[[], None]] = []  # Not on disk yet: failures, and what puts the stacks there.
@@ -180,18 +181,19 @@ class AgentLog:
         found = final_report.cause(report.failures)
         if trouble := self.recorder.io_thread.attempt(lambda: final_report.keep(report, self.job_dir, found=found)):
             self.say(f"cannot write {self.job_dir.report_path}: {trouble}", "warning")
-        final_report.tell(report, self.config, self.stderr.say, found=found)
+        io_thread = self.recorder.io_thread
+        final_report.tell(report, self.config, self.stderr.say, found=found, io_thread=io_thread)
         if self.unkept and report.outcome == Outcome.FAILED:
             self._keep_the_rest()
             self.write_down()
-        if not self.recorder.io_thread.is_late:
-            final_report.make_room(self.config.state_dir)
+        io_thread.do(lambda: final_report.make_room(self.config.state_dir), 0.0)
 
     def close(self) -> None:
         """Let go of the directory and the terminal. After everything else: others may still have something to tell."""
         if self.keep_by != NEVER:
             self._keep_the_rest()
             self.write_down()
+        self.recorder.flush()
+        self.recorder.io_thread.do(self.job_dir.close)
         self.recorder.close()
-        self.job_dir.close()
         self.stderr.close()

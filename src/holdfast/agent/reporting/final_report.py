@@ -30,9 +30,11 @@ LIKELY = 0.7  # From this confidence on it is told.
 ENDS_KNOWN = 4  # Runs of a job that are looked back on: who was cut off gives up after `join_timeout`.
 
 
-def tell(report: JobReport, config: RunConfig, say: Callable[[str], None], *, found: Finding | None) -> None:
+def tell(
+    report: JobReport, config: RunConfig, say: Callable[[str], None], *, found: Finding | None, io_thread: IoThread
+) -> None:
     """Say the report: our own, then the box that programs look for at the end of torchrun's stderr. A job that succeeded
-    without an incident is not talked about. `found`: as from `cause`."""
+    without an incident is not talked about. `found`: as from `cause`. `io_thread` touches files."""
     if not is_news(report):
         return
     width, colour = terminal(sys.stderr)
@@ -40,7 +42,8 @@ def tell(report: JobReport, config: RunConfig, say: Callable[[str], None], *, fo
     if report.failures and report.outcome == Outcome.FAILED:
         program, *args = launch.own_command(config, 0)
         root = report.failures[0]
-        if not hand_on(root, config.error_file) and config.error_file and root.error_record is not None:
+        is_handed_on = io_thread.value(lambda: hand_on(root, config.error_file))
+        if not is_handed_on and config.error_file and root.error_record is not None:
             say(f"holdfast: cannot write the first failure's record to {config.error_file} (TORCHELASTIC_ERROR_FILE)\n")
         name = launch.RUN_PATH_NAME if config.run_path else entrypoint_name(program, args)
         say(failure_box(name, report.failures) + "\n")

@@ -44,6 +44,7 @@ from holdfast.core.machine import NEVER, Record, Say, Tick
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import IMPORTS_CHARS, Assigned
 from holdfast.runtime.hardware.memory import private_bytes, room_bytes
+from holdfast.telemetry.record.io_thread import IoThread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ ANSWER_S, LEAST_S = 1.0, 0.05
 more on a host that is crowded, or where they are stopped. The agent does nothing else meanwhile, and a lease is 3 s."""
 
 SAID_BYTES = 65536
+
+SIZE_S = 0.05  # How long a spare's size is waited for.
 
 NOWHERE = Assigned(
     round=0,
@@ -116,6 +119,7 @@ class SparePool(Component):
         self.loaded: dict[int, list[str]] = {}
         """Local rank → what it has loaded, and changed before, in all its lives: lines of `core.page.layout`."""
         self.patience_s = ANSWER_S  # What is left of it in this round.
+        self.sizer = IoThread()
 
     # --- what the agent tells -------------------------------------------------------------------------------------------
 
@@ -282,7 +286,7 @@ class SparePool(Component):
             modules=count,
             room_bytes=room,
             total_bytes=total,
-            sizes={pid: private_bytes(pid) for pid in waiting},
+            sizes={pid: self._size(pid) for pid in waiting},
         )
 
     def _make(self, slot: int, local_rank: int) -> None:
@@ -332,7 +336,7 @@ class SparePool(Component):
             if self.fork and int(threads) > 1:
                 self._end(pid, f"it cannot be forked: its imports have started {int(threads) - 1} threads")
             else:
-                size = private_bytes(pid)
+                size = self._size(pid)
                 ready = Ready(pid=pid, import_s=float(import_s), reads=frozenset(reads), until=until, size_bytes=size)
                 self._show(ready)
         elif word:
@@ -340,6 +344,10 @@ class SparePool(Component):
         else:
             self.host.unwatch(one.link.fileno())  # its end follows
         return []
+
+    def _size(self, pid: int) -> int:
+        """In a thread: one that sleeps in the kernel may hold its memory's map."""
+        return self.sizer.value(lambda: private_bytes(pid), SIZE_S) or 0
 
     def _gone(self, pid: int, exitcode: int) -> list[Observation]:
         self._forget(pid)

@@ -68,9 +68,12 @@ class Recorder:
     def close(self) -> None:
         """Write what is left. A record after this opens the file again."""
         self.flush()
+        self.io_thread.do(self._close_file)
         if not self.io_thread.close():
             self._complain(f"events were not recorded in {self.path}, which took none to the end")
-        elif self._fd >= 0:
+
+    def _close_file(self) -> None:
+        if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
