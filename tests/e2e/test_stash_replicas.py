@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from kit.certificates import Certificates
 
-from holdfast.agent.workers.state_replication import Replicas
+from holdfast.agent.states.state_replication import Replicas
 from holdfast.client import stash as client
 from holdfast.client.stash_memory import Region
 from holdfast.core.errors import ProtocolError

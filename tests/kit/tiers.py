@@ -54,6 +54,7 @@ THOROUGH = {
         e2e/test_hooks.py::test_compiled_optimizers_are_compiled_as_without_us
         e2e/test_stash_replicas.py::test_a_lost_node_s_ranks_go_on_elsewhere_and_lose_a_step_at_most but no token
         e2e/test_stash_replicas.py::test_with_two_copies_two_nodes_may_be_lost_at_once
+        e2e/test_stash_disk.py::test_two_nodes_that_are_both_lost_go_on_from_their_disks
         e2e/test_stash.py::test_two_nodes_go_on_from_a_step_that_both_have
         e2e/test_stash.py::test_the_example_loses_a_step_at_most
         e2e/test_stash_torch.py

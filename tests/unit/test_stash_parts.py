@@ -67,18 +67,32 @@ def test_a_node_has_what_all_its_ranks_have_at_their_places() -> None:
     ],
 )
 def test_the_newest_generation_that_every_node_has_where_it_is_now(nodes: Any, expected: Any) -> None:
-    found = stash.agreed([(held, base_rank, 2) for held, base_rank in nodes], 4)
-    assert found == (None if expected is None else (expected, {}))
+    found = stash.agreed([(held, (), base_rank, 2) for held, base_rank in nodes], 4)
+    assert found == (None if expected is None else (expected, {}, {}))
 
 
 def test_a_node_that_lacks_it_is_told_where_it_is_kept() -> None:
-    survivor = ([(1, 8, 0, 4), (1, 9, 0, 4), (1, 10, 0, 4)], 0, 2)
+    survivor = ([(1, 8, 0, 4), (1, 9, 0, 4), (1, 10, 0, 4)], (), 0, 2)
     kept = [("b:1", [(1, 8, 2, 4, 2), (1, 9, 2, 4, 2)])]
-    assert stash.agreed([survivor, ([], 2, 2)], 4, kept) == ((1, 9), {2: "b:1"})
-    assert stash.agreed([survivor, ([(1, 9, 2, 4)], 2, 2)], 4, kept) == ((1, 9), {})  # it has it itself
-    assert stash.agreed([survivor, ([], 2, 4)], 4, kept) is None  # of as many ranks as the other node had
-    assert stash.agreed([survivor, ([], 2, 2)], 6, kept) is None  # nor in another world
-    assert stash.agreed([survivor, ([], 4, 2)], 4, kept) is None  # nor at another place
+    assert stash.agreed([survivor, ([], (), 2, 2)], 4, kept) == ((1, 9), {2: "b:1"}, {})
+    assert stash.agreed([survivor, ([(1, 9, 2, 4)], (), 2, 2)], 4, kept) == ((1, 9), {}, {})  # it has it itself
+    assert stash.agreed([survivor, ([], (), 2, 4)], 4, kept) is None  # of as many ranks as the other node had
+    assert stash.agreed([survivor, ([], (), 2, 2)], 6, kept) is None  # nor in another world
+    assert stash.agreed([survivor, ([], (), 4, 2)], 4, kept) is None  # nor at another place
+
+
+def test_what_earlier_lives_have_left_on_the_disks_comes_after_what_this_one_has() -> None:
+    disks = [("old", 9, 50, base, 4, 100 + base) for base in (0, 2)], [("older", 9, 90, base, 4, 10) for base in (0, 2)]
+    first, second = ([one[at] for one in disks] for at in (0, 1))
+    found = stash.agreed([((), first, 0, 2), ((), second, 2, 2)], 4, life="now")
+    assert found == ((0, 50), {}, dict.fromkeys((0, 2), ("old", 9, 50)))
+    # An agent was lost with its memory: of this life its disk has something that the other node still has.
+    mine, read = [(3, 7, 0, 4), (3, 8, 0, 4)], [("now", 3, 7, 2, 4, 5), *second]
+    assert stash.agreed([(mine, first, 0, 2), ((), read, 2, 2)], 4, life="now") == ((3, 7), {}, {2: ("now", 3, 7)})
+    # And what another node keeps for it in memory is newer.
+    kept = [("a:1", [(3, 7, 2, 4, 2), (3, 8, 2, 4, 2)])]
+    assert stash.agreed([(mine, first, 0, 2), ((), read, 2, 2)], 4, kept, "now") == ((3, 8), {2: "a:1"}, {})
+    assert stash.agreed([((), first, 0, 2), ((), (), 2, 2)], 4, life="now") is None  # a new node without a disk of it
 
 
 def test_what_is_overwritten_next_is_never_all_that_the_ranks_can_restore() -> None:

@@ -27,6 +27,7 @@ from holdfast.agent.workers.workers import Workers
 from holdfast.core.job.events import Event
 from holdfast.core.machine import NEVER, Action, Observation
 from holdfast.core.wire.messages import Assigned, Paced, Reply, Request, ToImport
+from holdfast.telemetry.record.state_dir import safe_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
     from holdfast.agent.late_components import LateComponents
     from holdfast.agent.logs.receiver import LogReceiver
     from holdfast.agent.logs.sender import Upstream
-    from holdfast.agent.workers.state_replication import Replicas
+    from holdfast.agent.states.state_disk import StateDisk
+    from holdfast.agent.states.state_replication import Replicas
 
 
 class Components:
@@ -70,7 +72,10 @@ class Components:
             job_progress = ProgressIteration(file, agent_log.recorder.io_thread, agent_log.degraded)
         replicas, self.log_receiver, upstream = self._made_with_links()
         plan = LogPlan.of(config, job_dir.path, job_dir.node)
-        self.workers = Workers(config, host, plan, job_progress=job_progress, replicas=replicas, upstream=upstream)
+        disk = self._made_disk()
+        self.workers = Workers(
+            config, host, plan, job_progress=job_progress, replicas=replicas, state_disk=disk, upstream=upstream
+        )
         timer_file = config.timer_file or os.path.join(job_dir.path, f"watchdog-{job_dir.node}.fifo")
         self.watchdog = open_watchdog(timer_file, host, os.environ, agent_log.degraded) if config.watchdog else None
         self.parts: list[Component] = []
@@ -81,7 +86,7 @@ class Components:
             self.workers,
             self.control,
             RankLives(host, agent_log.record, agent_log.showed),  # before the monitor: it speaks of ranks that have started
-            *(part for part in (replicas, self.log_receiver, self.watchdog) if part is not None),
+            *(part for part in (replicas, disk, self.log_receiver, self.watchdog) if part is not None),
             *wished_for(around, self.log_is_whole),
         )
         if config.check_before or config.check_after or config.check_during:
@@ -214,6 +219,19 @@ class Components:
             self.faults = Injections(self.around, self.workers, checker=lambda: self.checks)
             self.add(self.faults)
         return self.faults
+
+    def _made_disk(self) -> StateDisk | None:
+        config, complain = self.around.config, self.around.agent_log.degraded
+        if config.stash_dir is None:
+            return None
+        if config.stash_limit == "0" or config.rdzv_id == "none":
+            why = "no state is stashed (--stash-limit 0)" if config.stash_limit == "0" else "give the job a name (--rdzv-id)"
+            complain(f"--stash-dir gets nothing: {why}")
+            return None
+        from holdfast.agent.states.state_disk import StateDisk  # most jobs have none
+
+        folder = os.path.join(config.stash_dir, safe_name(config.rdzv_id))
+        return StateDisk(folder, nproc=config.nproc_per_node, complain=self.around.host.complain, unix=self.around.host.unix)
 
     def _made_with_links(self) -> tuple[Replicas | None, LogReceiver | None, Upstream | None]:
         config, complain, network = self.around.config, self.around.agent_log.degraded, self.around.network

@@ -18,7 +18,7 @@ from holdfast.agent.logs.sender import Upstream
 from holdfast.agent.node import Node
 from holdfast.agent.reporting.final_report import ended_runs
 from holdfast.agent.secrets import job_token
-from holdfast.agent.workers.state_replication import Replicas
+from holdfast.agent.states.state_replication import Replicas
 from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.core.resolve.infrastructure import Infrastructure, infrastructure, nvlink_domain

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["Unstashable", "drop", "every", "latest", "latest_step", "prepare", "save", "wait"]
 
 PAGE = 4096
+MOST_LOOKS = 5000  # So often does a save look whether the disk has the last state, some ten seconds; then that one is left out.
 
 
 def save(step: int, state: Any, *, blocking: bool = False) -> bool:
@@ -102,7 +103,7 @@ def drop() -> None:
 class Stash:
     """This rank's own."""
 
-    def __init__(self, region: memory.Region, copies: int = 0) -> None:
+    def __init__(self, region: memory.Region, copies: int = 0, to_disk_every: int = 0) -> None:
         self.region = region
         self.pid = os.getpid()
         self.round, self.rank, self.world_size = (_number(name) for name in ("HOLDFAST_ROUND", "RANK", "WORLD_SIZE"))
@@ -114,6 +115,8 @@ class Stash:
         self.under_way = allocate_lock()  # Held by the thread that completes what was saved last.
         self.warned = False
         self.copies = copies  # How many other nodes are to have what is saved.
+        self.to_disk_every = to_disk_every  # Steps between two states that go to the disk. 0: none does.
+        self.was_due = self.agreed[1] if self.agreed is not None else -1  # The step of the last that went there.
         self.saved = 0  # The sequence number of what this life has saved last.
         self.loans: dict[int, Loan] = {}  # By slot: what restored arrays still have of it, perhaps.
 
@@ -143,8 +146,9 @@ class Stash:
         header = json.dumps(coder.code(state), separators=(",", ":")).encode()
         bytes_at = -(-len(header) // PAGE) * PAGE
         sender = Sender(coder.sources)
-        self.slots = max(self.slots, (3 if sender.is_late and not blocking else 2) + bool(self.copies))
+        self.slots = max(self.slots, (3 if sender.is_late and not blocking else 2) + self._more_slots)
         self._await_partners()
+        is_due = self._is_due(step)
         at, sequence = self._next()
         if not self._settle(at):
             raise memory.NoRoom("not enough memory to copy the restored state")
@@ -171,9 +175,9 @@ class Stash:
         slot.map[: len(header)] = header
         sender.send(slot, bytes_at)
         if sender.is_late and not blocking:
-            self._beside(lambda: self._complete(sender, made))
+            self._beside(lambda: self._complete(sender, made, is_due))
             return True
-        self._complete(sender, made)
+        self._complete(sender, made, is_due)
         if lacking := [other for other in range(self.slots) if not self.region.slots[other].capacity]:
             self._reserve(lacking, made.size)
         return True
@@ -183,7 +187,7 @@ class Stash:
         header = json.dumps(coder.code(state)).encode()
         with self.lock:
             self.wait()
-            self.slots = max(self.slots, (3 if Sender(coder.sources).is_late else 2) + bool(self.copies))
+            self.slots = max(self.slots, (3 if Sender(coder.sources).is_late else 2) + self._more_slots)
             taken = {one.slot for one in self._whole()}  # these have memory, and something in it
             free = [slot for slot in range(self.slots) if slot not in taken]
             self._reserve(free, -(-len(header) // PAGE) * PAGE + coder.size)
@@ -220,11 +224,33 @@ class Stash:
         free = [slot for slot in range(self.slots) if slot not in taken]
         if free:
             return max(free, key=lambda slot: self.region.slots[slot].capacity), sequence
-        return layout.oldest(whole, self.round, self.agreed).slot, sequence
+        words = self.region.words
+        writing = words[layout.DUE] if words[layout.DUE] != words[layout.ON_DISK] else 0  # That one is read meanwhile.
+        return layout.oldest([one for one in whole if one.sequence != writing], self.round, self.agreed).slot, sequence
 
-    def _complete(self, sender: Sender, made: layout.Generation) -> None:
+    def _complete(self, sender: Sender, made: layout.Generation, is_due: bool) -> None:
         sender.wait()
         layout.seal(self.region.words, made)
+        if is_due:
+            self.region.words[layout.DUE] = made.sequence
+
+    @property
+    def _more_slots(self) -> int:
+        """One that the partners still get, and one that goes to the disk."""
+        return bool(self.copies) + bool(self.to_disk_every)
+
+    def _is_due(self, step: int) -> bool:
+        """Does that step go to the disk? The same for all ranks, as far as their disks are fast enough: one that is much slower
+        leaves a state out."""
+        every, words = self.to_disk_every, self.region.words
+        if not every or step // every <= self.was_due // every:
+            return False
+        for _ in range(MOST_LOOKS):
+            if words[layout.DUE] == words[layout.ON_DISK]:
+                self.was_due = step
+                return True
+            memory.rest()
+        return False
 
     def _refuse(self, why: str) -> bool:
         if not self.warned:
@@ -256,6 +282,7 @@ class Stash:
                 if self._settle(at):
                     slot.give_back()
             self.slots = self.saved = self.region.words[layout.AT_PARTNER] = 0
+            self.region.words[layout.DUE] = self.region.words[layout.ON_DISK]
 
     # --- restoring ------------------------------------------------------------------------------------------------------
 
@@ -280,7 +307,8 @@ class Stash:
                     return one
             if self.agreed is not None and self.region.words[layout.FETCHED] == layout.LOST:
                 raise RuntimeError(
-                    f"the state of step {self.agreed[1]}, from which all ranks go on, could not be fetched from another node: "
+                    f"the state of step {self.agreed[1]}, from which all ranks go on, could not be fetched from another "
+                    "node, or read from the disk: "
                     "its agent tells why; the next round goes on from another"
                 )
             if mine:
@@ -337,14 +365,14 @@ def _open() -> Stash | None:
     path, _, rest = _told().partition(":")
     if not path or _complained:
         return None
-    local_rank, limit, *copies = rest.split(":")
+    local_rank, limit, *more = rest.split(":")
     try:
         region = memory.Region(path, int(local_rank), limit, _number("LOCAL_WORLD_SIZE") or 1)
     except OSError as error:
         _complained = True
         warn(f"no state can be stashed: {path}: {error.strerror}", RuntimeWarning, 3)
         return None
-    _stash = Stash(region, int(copies[0]) if copies else 0)
+    _stash = Stash(region, *map(int, more))
     return _stash
 
 

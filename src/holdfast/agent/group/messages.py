@@ -13,7 +13,7 @@ from holdfast.core.wire.messages import Assigned, Message
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.core.page.stash import Held, Kept
+    from holdfast.core.page.stash import Held, Kept, OnDisk
 
 
 class Told(Observation):
@@ -169,6 +169,18 @@ class Stashed(JoinNews):
     stash: tuple[Held, ...]
     kept: tuple[Kept, ...] = ()  # And those of another node.
     stash_at: str = ""  # Where others can fetch that, and bring more. Empty: nowhere.
+
+
+class StashedOnDisk(JoinNews):
+    """What this node's disk has of its ranks' states."""
+
+    stash_on_disk: tuple[OnDisk, ...]
+
+
+class SatBefore(JoinNews):
+    """The group rank that this node had when it wrote that."""
+
+    group_rank: int
 
 
 class LogsTaken(JoinNews):

@@ -122,7 +122,9 @@ def environment(
         env["OMP_NUM_THREADS"] = config.omp_num_threads
     if stash >= 0:
         env[STASH] = f"/proc/{os.getpid()}/fd/{stash}:{local_rank}:{config.stash_limit}"
-        env[STASH] += f":{len(assigned.stash_partners)}" * bool(assigned.stash_partners)
+        every = config.stash_dir_every * bool(config.stash_dir)
+        if assigned.stash_partners or every:
+            env[STASH] += f":{len(assigned.stash_partners)}:{every}"
         if assigned.stash is not None:
             env[AGREED] = f"{assigned.stash[0]}:{assigned.stash[1]}"
     if not paged:

@@ -20,6 +20,7 @@ from holdfast.agent.group.messages import (
     Started,
     StartFailed,
     Stashed,
+    StashedOnDisk,
     Stuck,
 )
 from holdfast.agent.logs import attempt_logs as logs
@@ -59,7 +60,8 @@ if TYPE_CHECKING:
     from _socket import socket
 
     from holdfast.agent.logs.sender import Upstream
-    from holdfast.agent.workers.state_replication import Replicas
+    from holdfast.agent.states.state_disk import StateDisk
+    from holdfast.agent.states.state_replication import Replicas
 
 ASK_S = 0.01
 """Seconds after a signal until workers are asked where they are: a script that handles the signal does not show it itself."""
@@ -76,12 +78,14 @@ class Workers(Component):
         *,
         job_progress: ProgressIteration | None = None,
         replicas: Replicas | None = None,
+        state_disk: StateDisk | None = None,
         upstream: Upstream | None = None,
     ) -> None:
         """`job_progress`: how far the job is; None: nobody asks. `replicas`: keeps states in another node's memory too; None:
         only here. `upstream`: where the lines of `--ft-per-cycle-applog-prefix` go; None: to a file here."""
         self.config, self.host, self.plan = config, host, plan
         self.job_progress, self.replicas, self.upstream = job_progress, replicas, upstream
+        self.state_disk = state_disk  # Writes states to a disk too. None: that is not wished for.
         self.attempt: AttemptLogs | None = None
         self.shown: TeeThread | None = None  # None: nothing of it is shown.
         disk = DiskThread(host)
@@ -125,6 +129,8 @@ class Workers(Component):
         self._open_stash()
         if self.replicas is not None and self.stash >= 0:
             self.replicas.begin(assigned, self.stash)
+        if self.state_disk is not None and self.stash >= 0:
+            self.state_disk.begin(assigned, self.stash)
         if self.attempt is not None:
             self.attempt.forget()
         self.attempt = self.files.take()
@@ -197,9 +203,10 @@ class Workers(Component):
         if any(pid in self.host.children for pid in self.local_ranks) or not shm.is_written(self.stash):
             return []
         mine = held(self.stash, self.config.nproc_per_node)
+        on_disk = [StashedOnDisk(stash_on_disk=self.state_disk.held())] if self.state_disk is not None else []
         if self.replicas is None:
-            return [Stashed(stash=mine)]
-        return [Stashed(stash=mine, kept=self.replicas.kept(), stash_at=self.replicas.at)]
+            return [Stashed(stash=mine), *on_disk]
+        return [Stashed(stash=mine, kept=self.replicas.kept(), stash_at=self.replicas.at), *on_disk]
 
     def signal(self, local_ranks: Iterable[int], signum: int) -> None:
         """Signal the process groups of some workers."""

@@ -22,6 +22,7 @@ from holdfast.core.config.option import (
     one_of,
     optional,
     ours,
+    text_or_none,
     whole,
 )
 
@@ -185,6 +186,9 @@ class Kept(Section, mixin=True):
     """A share, or a number of bytes; 0: none."""
     stash_replicas: int = ours("--stash-replicas", whole(0), "0",
         "also keep a node's stashed states (holdfast.client.stash) in the memory of N other nodes; set it on all nodes")
+    stash_dir: str | None = ours("--stash-dir DIR", Kind("text", text_or_none, "DIR", path=True), None,
+        "also write stashed states to this folder of a local disk, where the next job of this id (--rdzv-id) finds them")
+    stash_dir_every: int = ours("--stash-dir-every", whole(1), "100", "steps between two states that --stash-dir gets")
     _stash_replicate = ours("--stash-replicate", SWITCH, None, "the same as --stash-replicas 1")
     _numa_fallback = ours("--numa-fallback", SWITCH, None,
         "if --numa-binding is not possible, warn and run unbound (default: an error)")

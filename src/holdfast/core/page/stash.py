@@ -11,6 +11,8 @@ One process writes a region: the worker. It writes a descriptor last, and its fi
 others; before it touches a slot it sets that word to 0. So a slot whose number is not 0 is whole, whenever its writer died.
 
 Where states are replicated, more files of the same form hold what the ranks of other nodes have left, `REPLICAS` each.
+
+Where they go to a disk too, a generation there is a file: one page with its descriptor (`file_page`), and its slot.
 """
 
 from __future__ import annotations
@@ -18,19 +20,26 @@ from __future__ import annotations
 import struct
 import zlib
 
-from holdfast.core.value import Value
+from holdfast.core.value import Value, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 HEADER_BYTES = 4096
-SLOTS = 4
+SLOTS = 5
 SLOT_WORDS = 16
 AT_PARTNER = SLOTS * SLOT_WORDS
 """The agent's word: up to this sequence number all partners have what there is, or cannot be given it."""
 FETCHED = AT_PARTNER + 1  # The agent's word: has what comes from another node arrived?
 COMING, HERE, LOST = 1, 2, 3
+DUE = FETCHED + 1
+"""The rank's word: the generation of this number is to go to the disk. It is not overwritten before `ON_DISK` says so."""
+ON_DISK = DUE + 1  # The agent's word: this one is there, or cannot be brought there.
+ON_DISK_KEPT = 2
+"""Generations of a rank on the disk. A rank makes the next one due when the last one is there, so that with a collective
+between two saves the ranks are never further apart."""
+FILE_MAGIC = b"holdfast stash 1"
 REPLICAS = 3
 """Generations that a node keeps of each of another's ranks. While the next one comes of a rank that is ahead of the others on
 its node by a generation, it still has what they have."""
@@ -40,7 +49,8 @@ ALIGN = 64
 """Every tensor begins at a multiple of it: a cache line, and no less than what any vector instruction asks for."""
 
 VARIABLE = "HOLDFAST_STASH"
-"""`FILE:LOCAL_RANK:LIMIT[:COPIES]`, where the file is the agent's, and so many other nodes are to have what is saved."""
+"""`FILE:LOCAL_RANK:LIMIT[:COPIES[:EVERY]]`, where the file is the agent's, so many other nodes are to have what is saved, and
+the disk a state of each so many steps. None, if it does not say so."""
 AGREED_VARIABLE = "HOLDFAST_STASH_AGREED"  # `ROUND:STEP` that all ranks can restore. Not set: none.
 
 Held = tuple[int, int, int, int]
@@ -49,6 +59,11 @@ world size then."""
 
 
 Kept = tuple[int, int, int, int, int]  # The same, of another node's ranks: and how many these are.
+
+
+OnDisk = tuple[str, int, int, int, int, int]
+"""A generation that all local ranks of a node have on its disk: the job's life, round and step, the node's base rank and the
+world size then, and when it was saved (Unix seconds)."""
 
 
 class Generation(Value):
@@ -132,28 +147,51 @@ def held_by_all(ranks: Sequence[Iterable[Generation]]) -> tuple[Held, ...]:
     return tuple(sorted(common or ()))
 
 
-def agreed(
-    nodes: Sequence[tuple[Iterable[Held], int, int]], world_size: int, kept: Sequence[tuple[str, Iterable[Kept]]] = ()
-) -> tuple[tuple[int, int], dict[int, str]] | None:
-    """Round and step of the newest generation that every node can have at its place, and the base ranks that have to fetch it,
-    with where. None: there is none.
+def file_page(one: Generation) -> bytes:
+    """The first page of a generation's file."""
+    page = bytearray(HEADER_BYTES)
+    seal(memoryview(page).cast("Q"), replace(one, slot=0))
+    page[-len(FILE_MAGIC) :] = FILE_MAGIC
+    return bytes(page)
 
-    `nodes`: what each holds, its base rank, its ranks. `kept`: by address, what can be fetched. The later round wins: a job
-    that began again from an older step knows better."""
-    common: set[tuple[int, int]] | None = None
-    afar: dict[tuple[int, int], dict[tuple[int, int], str]] = {}
-    for address, generations in kept:
-        for round, step, base, world, nproc in generations:
+
+def of_file(page: bytes) -> Generation | None:
+    """What a file's first page tells. None: it is no such page."""
+    if len(page) != HEADER_BYTES or not page.endswith(FILE_MAGIC):
+        return None
+    return next(iter(generations(memoryview(page).cast("Q"))), None)
+
+
+def agreed(
+    nodes: Sequence[tuple[Iterable[Held], Iterable[OnDisk], int, int]],
+    world_size: int,
+    kept: Sequence[tuple[str, Iterable[Kept]]] = (),
+    life: str = "",
+) -> tuple[tuple[int, int], dict[int, str], dict[int, tuple[str, int, int]]] | None:
+    """Round and step of the newest generation that every node can have at its place; by base rank, where a node has to fetch
+    it, and what a node has to read from its disk. None: there is none.
+
+    `nodes`: what each holds in memory and on its disk, its base rank, its ranks. `kept`: by address, what can be fetched. Of
+    this `life` the later round wins: a job that began again from an older step knows better. What earlier lives have left on
+    the disks comes after that, what was saved last before the rest, and is of round 0 from now on."""
+    afar: dict[tuple[int, int], dict[tuple[str, int, int], str]] = {}
+    for address, found in kept:
+        for round, step, base, world, nproc in found:
             if world == world_size:
-                afar.setdefault((base, nproc), {}).setdefault((round, step), address)
-    own = [{(round, step) for round, step, base, world in held if (base, world) == (at, world_size)} for held, at, _ in nodes]
-    for mine, (_, base_rank, nproc) in zip(own, nodes):
-        here = mine | afar.get((base_rank, nproc), {}).keys()
+                afar.setdefault((base, nproc), {}).setdefault((life, round, step), address)
+    saved_s: dict[tuple[str, int, int], int] = {}
+    common: set[tuple[str, int, int]] | None = None
+    own = []
+    for held, disk, at, nproc in nodes:
+        own.append({(life, round, step) for round, step, base, world in held if (base, world) == (at, world_size)})
+        there = {(one[0], one[1], one[2]): one[5] for one in disk if one[3:5] == (at, world_size)}
+        saved_s |= {key: max(saved_s.get(key, 0), at_s) for key, at_s in there.items()}
+        here = own[-1] | there.keys() | afar.get((at, nproc), {}).keys()
         common = here if common is None else common & here
-        if not common:
-            return None
     if not common:
         return None
-    best = max(common)
-    lacking = [(base, nproc) for mine, (_, base, nproc) in zip(own, nodes) if best not in mine]
-    return best, {at[0]: afar[at][best] for at in lacking}
+    best = max(common, key=lambda key: (key[0] == life, saved_s[key] if key[0] != life else 0, *key[1:], key[0]))
+    lacking = [(at, afar.get((at, nproc), {})) for mine, (_, _, at, nproc) in zip(own, nodes) if best not in mine]
+    fetch = {at: elsewhere[best] for at, elsewhere in lacking if best in elsewhere}
+    load = {at: best for at, elsewhere in lacking if best not in elsewhere}
+    return (best[1] if best[0] == life else 0, best[2]), fetch, load

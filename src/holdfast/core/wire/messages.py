@@ -121,6 +121,7 @@ class Join(Message):
     stash: tuple[tuple[int, int, int, int], ...] = ()  # States in memory here (`core.page.stash.Held`).
     kept: tuple[tuple[int, int, int, int, int], ...] = ()  # Of another node's ranks (`core.page.stash.Kept`).
     stash_at: str = ""  # Where it takes such, and gives them. Empty: it has no part in that.
+    stash_on_disk: tuple[tuple[str, int, int, int, int, int], ...] = ()  # As in `core.page.stash.OnDisk`.
     stash_replicas: int = 0  # How many other nodes are to keep a copy of what its ranks save.
     logs_at: str = ""  # Where it takes the lines of other nodes' ranks. Empty: nowhere, and it sends none.
     warm: str = ""  # The interpreter of the warm spares that this node keeps. Empty: it keeps none.
@@ -362,6 +363,7 @@ class Assigned(Message):
     life: str = ""  # Names this run of the job, as in `Past`.
     stash: tuple[int, int] | None = None  # Round and step of the newest state that all ranks can restore.
     stash_from: str = ""  # Where this node has to fetch that. Empty: it has it.
+    stash_disk: tuple[str, int, int] | None = None  # Life, round and step of what it has to read from its disk. None: nothing.
     stash_partners: tuple[str, ...] = ()  # Where other nodes keep what this one's ranks save. Empty: none does.
     logs_at: str = ""  # Where the coordinator's node takes the lines of all ranks. Empty: it takes none.
 

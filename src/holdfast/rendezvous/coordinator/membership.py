@@ -282,16 +282,18 @@ class Seats(dict[str, Seat]):
         """NEVER: one that shares our process, or has done its part and has nothing left to lose."""
         return NEVER if seat.here or seat.state is SeatState.SUCCEEDED else seat.heard_at + self.rules.lease_s
 
-    def stash(self, places: Iterable[Place], world_size: int) -> tuple[tuple[int, int], dict[int, str]] | None:
-        """Round and step of the newest state that all ranks can restore at these places, and for the base rank of each node
-        that does not have it where it is. None: there is none."""
+    def stash(
+        self, places: Iterable[Place], world_size: int, life: str
+    ) -> tuple[tuple[int, int], dict[int, str], dict[int, tuple[str, int, int]]] | None:
+        """Round and step of the newest state that all ranks can restore at these places; and for the base rank of each node
+        that does not have it in memory where else it is: at another node, or on its disk. None: there is none."""
         joins = [(self[given.node].join, given.base_rank) for given in places]
-        if not any(join.stash for join, _ in joins):
+        if not any(join.stash or join.stash_on_disk for join, _ in joins):
             return None  # as in most jobs
         kept = [(seat.join.stash_at, seat.join.kept) for seat in self.values() if seat.join.kept]
         if not all(join.stash_at for join, _ in joins):
             kept = []  # somebody has no part in it, or could not fetch what it was to have
-        return agreed([(join.stash, base, join.nproc) for join, base in joins], world_size, kept)
+        return agreed([(join.stash, join.stash_on_disk, base, join.nproc) for join, base in joins], world_size, kept, life)
 
     # --- who they are ---------------------------------------------------------------------------------------------------
 

@@ -85,7 +85,7 @@ def form(job: Job, placement: Placement, now: float) -> list[Action]:
     places, seats = placement.active, job.seats
     world_size = sum(seats[given.node].join.nproc for given in places)
     names = tuple(seats[given.node].name for given in places)
-    stash, to_fetch = seats.stash(places, world_size) or (None, {})
+    stash, to_fetch, to_read = seats.stash(places, world_size, job.life) or (None, {}, {})
     partner = _partners(job, places)
     chief = seats[places[0].node].join
     job.begin_round(seats.newest_round(seats.ready, job.round) + 1, places, now)  # no number may come twice
@@ -112,6 +112,7 @@ def form(job: Job, placement: Placement, now: float) -> list[Action]:
             life=job.life,
             stash=stash,
             stash_from=to_fetch.get(given.base_rank, ""),
+            stash_disk=to_read.get(given.base_rank),
             stash_partners=partner.get(given.node, ()),
             logs_at=job.logs_at,
         )

@@ -1,6 +1,6 @@
 """How does an agent take links that no event loop serves? Each by a thread of its own, which waits for what comes.
 
-For what may be large or slow, and must not stand before a lease's renewal, as states (`agent.workers.state_replication`). The
+For what may be large or slow, and must not stand before a lease's renewal, as states (`agent.states.state_replication`). The
 links are as all others (`runtime.net.blocking_link`). A stranger costs a thread until its time for the proof is over, and a
 line.
 """
