@@ -57,6 +57,39 @@ def test_a_coordinator_s_node_whose_guardian_is_killed_ends_the_job_where_nobody
     assert {event["round"] for event in holdfast.events("WorkerStarted")} == {1}
 
 
+@pytest.mark.parametrize("lost", ["bc", "ab"])
+def test_two_of_three_agents_that_are_killed_together_and_started_again_are_the_voters_that_they_were(job, holdfast, lost):
+    agents = begin(job, "abc", "2:3")
+    for name in lost:
+        lose(job, agents, name)
+    for name in lost:
+        agents[name] = job.agent(name, "2:3", *LEASE, nproc=1, env=LOGS)
+    job.wait_until(lambda: [ranks for ranks in rounds_of(holdfast) if ranks == 3][1:], what="another round of all three")
+    job.finish()
+    assert [agents[name].wait().returncode for name in "abc"] == [0, 0, 0]
+
+
+def test_an_operator_lets_the_one_that_is_left_go_on_and_who_was_declared_lost_waits(job, holdfast):
+    agents = begin(job, "abc", "1:3")
+    for name in "bc":
+        lose(job, agents, name)
+    agents["a"].wait_for_output("holdfast force-leader several --lost b,c")
+    assert "holdfast force-leader several --lost b,c" in holdfast.run("status").stdout
+    assert "a is one of those" not in holdfast.run("force-leader", "several", "--lost", "b,c,d").stdout
+    assert holdfast.run("force-leader", "several", "--lost", "b,c").returncode == 0
+    job.wait_until(lambda: 1 in rounds_of(holdfast), what="a round of the one that is left")
+    back = job.agent("b", "1:3", *LEASE, nproc=1, env=LOGS)
+    agents["a"].wait_for_output("b waits as a spare: excluded: an operator declared it lost")
+    job.finish()
+    assert [agent.wait().returncode for agent in (agents["a"], back)] == [0, 0]
+
+
+def rounds_of(holdfast) -> list[int]:
+    """The sizes of the rounds so far, in ranks."""
+    formed = {event["round"]: event["world_size"] for event in holdfast.events("RoundFormed")}
+    return [formed[number] for number in sorted(formed)]
+
+
 def test_fresh_agents_at_the_endpoint_run_nothing_beside_the_successor(job, holdfast):
     agents = begin(job, "abc", "2")
     lose(job, agents, "a")

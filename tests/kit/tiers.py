@@ -23,6 +23,11 @@ THOROUGH = {
         e2e/test_chaos.py::test_whoever_is_killed_in_whatever_order_nothing_is_lost but 1
         unit/test_diagnosis_corpus.py::test_causes_and_culprits_are_found but tuned, from threads
         """,
+    "agents that die together, on real jobs: `make test` knows it of the simulator": """
+        e2e/test_lost_coordinator.py::test_two_of_three_agents_that_are_killed_together_and_started_again_are_the_voters_that_they_were
+        e2e/test_lost_coordinator.py::test_an_operator_lets_the_one_that_is_left_go_on_and_who_was_declared_lost_waits
+        sim/test_seeds.py::test_agents_that_die_together_come_back_and_the_job_trains_on but 0
+        """,
     "kinds of fault on real jobs, a few seconds each: `make test` holds their table to their page": """
         e2e/test_faults.py
         """,

@@ -20,6 +20,7 @@ from holdfast.sim.scenario import Scenario, run
 SEEDS = 10_000
 """Two minutes on two cores; `make test` plays the first part. `make sim` plays others: make sim ARGS="--seeds 10000:99999"."""
 AT_ONCE = 500
+TOGETHER, TOGETHER_AT_ONCE = 600, 20  # Of the play in which agents die together.
 
 
 def simulate(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -33,6 +34,13 @@ def test_every_rule_holds_whatever_happens(first: int) -> None:
     said = simulate("--seeds", f"{first}:{first + AT_ONCE}")
     assert said.returncode == 0, said.stdout + said.stderr
     assert said.stdout.startswith(f"{AT_ONCE} runs: ") and said.stdout.endswith("; 0 broke a rule\n")
+
+
+@pytest.mark.parametrize("first", range(0, TOGETHER, TOGETHER_AT_ONCE))
+def test_agents_that_die_together_come_back_and_the_job_trains_on(first: int) -> None:
+    said = simulate("--play", "lost-together", "--seeds", f"{first}:{first + TOGETHER_AT_ONCE}")
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert said.stdout.endswith("; 0 broke a rule\n")
 
 
 def test_a_broken_rule_is_told_with_the_command_that_repeats_it(monkeypatch, capsys) -> None:

@@ -53,6 +53,7 @@ class Keeping(Value):
     is_wanted: bool = False  # False: no life after this one has its endpoint.
     kept: ElectorMemory = ElectorMemory()
     latest: ElectorMemory = ElectorMemory()  # What was to be kept last.
+    latest_at: float = NEVER
     since: float = NEVER  # Since when something is on its way. NEVER: all is kept.
     is_deaf: bool = False  # What keeps it does not answer, or fails: it is waited for no more.
 
@@ -60,14 +61,15 @@ class Keeping(Value):
         """Have this kept."""
         if not self.is_wanted:
             return replace(self, kept=memory, latest=memory), []
-        return replace(self, latest=memory, since=min(self.since, now)), [Remember(memory=memory, endpoint=endpoint)]
+        after = replace(self, latest=memory, latest_at=now, since=min(self.since, now))
+        return after, [Remember(memory=memory, endpoint=endpoint)]
 
     def heard(self, seen: Remembered) -> Keeping:
         """Something is kept, or cannot be."""
         if not seen.is_kept:
             return replace(self, is_deaf=True)
         if seen.memory != self.latest:
-            return replace(self, kept=seen.memory)
+            return replace(self, kept=seen.memory, since=self.latest_at)
         return replace(self, kept=seen.memory, since=NEVER, is_deaf=False)
 
     def waited(self, now: float) -> Keeping:
