@@ -22,7 +22,6 @@ from holdfast.agent.group.messages import (
     FromCoordinator,
     KeepStacks,
     KillWorkers,
-    LeaseOver,
     LookAtMemory,
     LookAtWorkers,
     OpenLogs,
@@ -33,6 +32,7 @@ from holdfast.agent.group.messages import (
 )
 from holdfast.agent.group.signal_forwarding import PASSED_ON
 from holdfast.agent.node import Node
+from holdfast.agent.own_lease import OwnLease
 from holdfast.agent.reporting.agent_log import AgentLog
 from holdfast.agent.reporting.shared_report import EndWatch
 from holdfast.agent.secrets import forget_others
@@ -102,6 +102,7 @@ class Agent:
         if (fd := guardian.guardian_lost_fd()) >= 0:
             self.host.watch(fd, select.EPOLLIN, lambda events: self._guardian_lost(fd))
         self.node, self.network, self.store = self._assemble()
+        self.lease = OwnLease(self.host, self.node, guardian.lease)
         listens_at = self.network.listens_at if self.network is not None else ""
         self.job_dir = open_job(
             config.state_dir,
@@ -162,7 +163,9 @@ class Agent:
             until = self._deadline()
             if until > self.host.now() and not self.components.is_looking:
                 self._write_down()
-            for seen in [*self._said_here(), *self._struck(self.host.wait(until)), *self._due()]:
+            said, seen_here = self._said_here(), self.host.wait(until)
+            self.lease.enforce()
+            for seen in [*said, *self.lease.explained(seen_here), *self._due()]:
                 if isinstance(seen, Arrived):  # thousands a second, and nothing that this host's processes have done
                     self._answer_or_perform(self.node.observe(seen, self.host.now()))
                     continue
@@ -171,7 +174,7 @@ class Agent:
                         part.saw(seen)
                 self._observe(*self.workers.understood(seen))
             self._send_answers()
-            self._show_lease()
+            self.lease.show()
             for one in self.components.per_turn:
                 one.end_turn()
         assert self.exit is not None
@@ -191,22 +194,8 @@ class Agent:
                     self.agent_log.degraded(text)
             self.perform(self.node.observe(seen, self.host.now()))
 
-    def _show_lease(self) -> None:
-        """Tell the guardian until when others count on this agent: it ends the workers if the agent itself cannot."""
-        if guardian.lease is None or self.node.member is None:
-            return
-        until = self.node.lease_ends
-        guardian.lease.none() if until is None else guardian.lease.renew(until)
-
     def _said_here(self) -> list[Observation]:
         return [] if self.network is None else self.network.heard_here()
-
-    def _struck(self, seen: list[Observation]) -> list[Observation]:
-        """What this host saw; and before it, if the guardian has ended the workers, why: they have not failed."""
-        if self.network is None or guardian.lease is None or not guardian.lease.struck or not self.node.group.has_workers:
-            return seen
-        reason = "the lease expired while this agent did not run: its guardian ended the workers"
-        return [LeaseOver(reason=reason, until=self.host.now()), *seen]
 
     def _done(self) -> bool:
         if self.exit is None:
@@ -234,6 +223,7 @@ class Agent:
         late: list[Observation] = []
         if now >= self.settle_at:
             self.settle_at = NEVER
+            self.lease.settle()
             late += self.components.settle()
         if self.network is not None:
             self.node.set_clock(self.awake_at_unix - now)
@@ -297,7 +287,7 @@ class Agent:
         return []
 
     def _start_workers(self, assigned: Assigned) -> list[Observation]:
-        self._show_lease()  # starting them may take longer than the lease lasts: others then go on
+        self.lease.show()  # starting them may take longer than the lease lasts: others then go on
         started = self.workers.start(assigned, self.node.lease_ends)
         self.settle_at = self.host.now() + SETTLE_S
         return [*started, *self.components.begin_round(assigned, started)]

@@ -8,10 +8,11 @@ loaders, which are not the agent's workers. Any thread may call anything (see `c
 from __future__ import annotations
 
 from holdfast.client import control
+from holdfast.client.commit import NotCommitted, commit
 from holdfast.client.record import record
 from holdfast.client.worker import this_worker
 
-__all__ = ["control", "heartbeat", "progress", "record", "section", "set_limits"]
+__all__ = ["NotCommitted", "commit", "control", "heartbeat", "progress", "record", "section", "set_limits"]
 
 # Its methods themselves: a function around each would cost half as much again.
 heartbeat = this_worker.heartbeat

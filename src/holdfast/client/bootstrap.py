@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 words: memoryview | None = None
 """The page as 64-bit fields (`core.page.layout`); None without a page, and in forked children."""
 
+page: memoryview | None = None  # The same, in forked children too: to look at.
+
 layout: ModuleType  # The `core.page.layout` by which `words` is read; from `start` on.
 
 _wake_agent: Callable[[], int] | None = None
@@ -170,7 +172,7 @@ def writer() -> Writer:
 
 def _open_page(fd: int) -> None:
     """Map the page, tie our life to the agent's, and take the mutex."""
-    global words
+    global words, page
     import ctypes  # only workers with a page need it
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -186,7 +188,7 @@ def _open_page(fd: int) -> None:
         return  # an agent of another version
     fields[layout.BOOTED_NS] = monotonic_ns()
     fields[layout.PID] = os.getpid()
-    words = fields
+    words = page = fields
     _die_with(libc, fields[layout.AGENT_PID])
     _lock(libc, base)
 

@@ -121,6 +121,7 @@ class Host(Ready):
         self.watch(self.alarm, select.EPOLLIN, self._alarmed)
         self.signal_pipe: tuple[int, int] | None = None
         self.files_given: tuple[int, int] | None = None  # Workers' limit of open files, where ours was raised.
+        self.lease_ends: float | None = None  # Until when workers may change what others read. None: nobody else counts on it.
 
     # --- the clock ------------------------------------------------------------------------------------------------------
 
@@ -231,10 +232,35 @@ class Host(Ready):
     def page(self, hook: int = 0) -> Page | None:
         """A page for a worker to come; None where the kernel has none (then its death is seen a little later)."""
         try:
-            return create_page(hook)
+            page = create_page(hook)
         except HoldfastError as error:
             self.complain(str(error))
             return None
+        page.show_lease(self.lease_ends)
+        return page
+
+    def show_lease(self, until: float | None) -> None:
+        """Workers may act until then (monotonic). None: nobody counts on those to come; those that live keep what they have."""
+        self.lease_ends = until
+        if until is None:
+            return
+        for child in self.children.values():
+            if child.page is not None:
+                child.page.show_lease(until)
+
+    def strike(self) -> None:
+        """SIGKILL all workers, stopped ones too, each before anything is looked at; then what is below them."""
+        pids = [*self.children, *self.parked]
+        for pid in pids:
+            try:  # noqa: SIM105
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        kill_tree(pids)
+
+    def stop(self) -> None:
+        """SIGSTOP to this very process: it returns once somebody continues us."""
+        os.kill(os.getpid(), signal.SIGSTOP)
 
     def watch_pages(self) -> None:
         """Begin to wait for the workers' mutexes; after the start, because it costs what a worker could use."""

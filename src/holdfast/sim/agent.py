@@ -14,7 +14,6 @@ from holdfast.agent.group.messages import (
     FromCoordinator,
     KeepStacks,
     KillWorkers,
-    LeaseOver,
     LogsOpened,
     LookAtMemory,
     LookAtWorkers,
@@ -30,6 +29,7 @@ from holdfast.agent.group.messages import (
 )
 from holdfast.agent.group.state import Phase
 from holdfast.agent.logs.log_files import NEXT_S as LOGS_S
+from holdfast.agent.own_lease import OwnLease
 from holdfast.core.config.own_options import Grow
 from holdfast.core.errors import StartError
 from holdfast.core.job.failure import Evidence, Position
@@ -41,6 +41,7 @@ from holdfast.health.examiner import Answered
 from holdfast.rendezvous.election.elector_memory import Remember
 from holdfast.rendezvous.election.store_election import Await, Campaign, Keep, Persist, Resign
 from holdfast.rendezvous.election.witness_claims import Claim
+from holdfast.runtime.process.guardian import Lease
 from holdfast.sim.checking import SimChecking
 from holdfast.sim.checks import Checks, Watched
 from holdfast.sim.monitoring import SimMonitoring
@@ -85,6 +86,7 @@ class SimAgent(Watched):
     def begin(self, world: SimHost, links: SimLinks, node: Node, store: SimStore | None = None) -> None:
         """The agent's first turn. `store`: its hands in the store that elects."""
         self.world, self.links, self.node, self.store = world, links, node, store
+        self.lease = OwnLease(world.as_host, node, Lease())
         job, group = self.scene.job, node.group
         config = job.config(group.join.nproc)
         self.monitoring = SimMonitoring(config, world, node=self.place, perform=self.perform)
@@ -125,9 +127,9 @@ class SimAgent(Watched):
 
     def strike(self) -> None:
         """Its guardian ends its workers, and it learns that before it sees them end."""
-        if self.node.group.has_workers:
-            self.world.seen.insert(0, LeaseOver(reason="struck by the guardian", until=self.world.now()))
-        self.world.kill([worker.pid for worker in self.world.live])
+        if self.lease.lease is not None:
+            self.lease.lease.strike()
+        self.world.strike()
         self.spares.strike()
 
     def signal(self, signum: int) -> None:
@@ -163,6 +165,8 @@ class SimAgent(Watched):
         self.world.wait_for(self._deadline())
         late = [Tick()] if self.world.now() >= self.node.deadline() else []
         seen = self.world.wait(NEVER)
+        self.lease.enforce()
+        seen = self.lease.explained(seen)
         self._tell_the_time()
         for what in [*seen, *(found for part in self.parts if self.world.now() >= part.due_at for found in part.due()), *late]:
             for part in self.parts:
@@ -174,7 +178,7 @@ class SimAgent(Watched):
 
     def _after(self) -> None:
         """After a turn: end, or wait for the next."""
-        self.shown = self.node.lease_ends
+        self.lease.show()
         if self.exit is not None and (self.node.done or self.exit.code < 0 or self.world.now() >= self.leave_at):
             self.code = self.exit.code
             if self.store is not None:
@@ -260,7 +264,7 @@ class SimAgent(Watched):
             case OpenLogs(assigned=assigned):
                 return self._open_logs(assigned.round)
             case StartWorkers(assigned=assigned):
-                self.shown = self.node.lease_ends
+                self.lease.show()
                 self._start_unless_still(assigned, self.shown)
             case SignalWorkers(local_ranks=local_ranks, signum=signum):
                 for pid in self._pids(local_ranks):

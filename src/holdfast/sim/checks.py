@@ -19,12 +19,14 @@ from holdfast.rendezvous.coordinator.job import Phase as JobPhase
 from holdfast.rendezvous.coordinator.membership import SeatState
 from holdfast.runtime.process.guardian import SLACK_S, STRIKE_S
 from holdfast.sim.scene import DEADLINE_S
+from holdfast.sim.world import KILL_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.agent.group.messages import Exit
     from holdfast.agent.node import Node
+    from holdfast.agent.own_lease import OwnLease
     from holdfast.core.job.report import JobReport
     from holdfast.rendezvous.coordinator.machine import Rendezvous
     from holdfast.sim.checking import SimChecking
@@ -42,6 +44,10 @@ SAME_FOR_ALL = ("world_size", "group_world_size", "master_addr", "master_port", 
 """What every node of a round is told alike."""
 
 ON_THEIR_WAY_OUT = (SeatState.STOPPING, SeatState.STOPPED, SeatState.LEAVING)
+
+CONTINUED_S = 2 * KILL_S
+"""For so long the ranks of a host that was frozen as a whole may live on beside their successors: a kill takes that. What they
+commit meanwhile replaces nothing."""
 
 IDLE_TURNS = 20
 """Turns in a row, at one moment, in which nothing was seen: a machine that asks to be woken for nothing."""
@@ -66,6 +72,7 @@ class Watched:
     monitoring: SimMonitoring
     spares: SimSpares
     checking: SimChecking | None  # None: the job checks nothing.
+    lease: OwnLease
 
     def __init__(self, scene: Scene, place: str) -> None:
         self.scene = scene
@@ -76,13 +83,18 @@ class Watched:
         self.paused = False
         self.busy_until = float("-inf")
         """It waits for its disk, and for nothing else, until then, in true time."""
-        self.shown: float | None = None  # End of the lease, as its guardian knows it.
+        self.continued_at = float("-inf")  # When its workers, which had been stopped with it, were continued.
         self.resumed = False  # It stood still, and has had no turn since.
         self.resumed_at = float("-inf")
         self.ended = False
         self.exit: Exit | None = None
         self.leave_at = self.turn_at = NEVER
         self.code: int | None = None
+
+    @property
+    def shown(self) -> float | None:
+        """End of the lease, as its guardian and its ranks know it."""
+        return self.lease.shown
 
     @property
     def id(self) -> str:
@@ -138,6 +150,9 @@ class Checks:
         self.unfit_since: dict[str, float] = {}
         """node → since when it holds ranks though it knows itself to be unfit and the job can do without it"""
         self.idle: dict[str, tuple[float, int]] = {}
+        self.runs: dict[str, str] = {}  # node → the run of the job that its ranks belong to: each counts its own rounds
+        self.newest_round: dict[str, int] = {}  # run → its newest round of which a node has begun
+        self.newest_checkpoint: dict[str, int] = {}  # run → round of the rank that wrote it last
 
     # --- what is done to them -------------------------------------------------------------------------------------------
 
@@ -174,6 +189,8 @@ class Checks:
         """A node is about to start its workers."""
         self._ranks_are_whole(agent, assigned)
         self._one_round_lives(agent, assigned)
+        self.runs[agent.id] = assigned.life
+        self.newest_round[assigned.life] = max(assigned.round, self.newest_round.get(assigned.life, 0))
 
     def _ranks_are_whole(self, agent: Watched, assigned: Assigned) -> None:
         """The ranks of a round are exactly 0…W−1, each on one node; no node is in a round twice."""
@@ -217,9 +234,30 @@ class Checks:
             other = self.hosted.get(life.id, host)
             for worker in life.world.live:
                 same = worker.round == number and other == host
+                if worker.asleep or self.scene.timeline.now < life.continued_at + CONTINUED_S:
+                    continue  # its agent acts first when it wakes
                 if not same and worker.life.killable and not {host, other} & self.anew:
                     left = f"rank {worker.rank} of round {worker.round} still lives on {life.place}"
                     raise Violation(f"{agent.place} starts round {number} while {left}")
+
+    # --- checkpoints ----------------------------------------------------------------------------------------------------
+
+    def may_commit(self, agent: Watched, worker: Worker) -> None:
+        """A rank has looked at its lease, and may replace the checkpoint: nobody else holds its rank."""
+        newest = self.newest_round.get(self.runs[agent.id], 0)
+        if newest > worker.round and self.hosted.get(agent.id) not in self.anew:
+            left = f"rank {worker.rank} of round {worker.round}, which is none any more"
+            raise Violation(f"{left}, may replace the checkpoint from {agent.place}: round {newest} has begun")
+
+    def committed(self, agent: Watched, worker: Worker) -> None:
+        """A rank has replaced the checkpoint: never a newer one."""
+        if self.hosted.get(agent.id) in self.anew:
+            return
+        run = self.runs[agent.id]
+        if worker.round < self.newest_checkpoint.get(run, 0):
+            newer = f"that of round {self.newest_checkpoint[run]}"
+            raise Violation(f"rank {worker.rank} of round {worker.round} on {agent.place} replaces {newer} by its checkpoint")
+        self.newest_checkpoint[run] = worker.round
 
     def _note_whoever_began_anew(self, host: int) -> None:
         """No coordinator knows of a job whose nodes it has never heard: an agent that is started at the endpoint, and then cut

@@ -17,6 +17,7 @@ from holdfast.agent.group.state import State, WorkerState
 from holdfast.agent.leader.peer_elected_node import PeerElectedNode
 from holdfast.agent.leader.store_elected_node import StoreElectedNode
 from holdfast.agent.node import Node
+from holdfast.agent.own_lease import WAKE_S
 from holdfast.core.config.own_options import CONTINUE
 from holdfast.core.job.events import ControlKind
 from holdfast.core.job.report import JobReport
@@ -36,10 +37,11 @@ from holdfast.rendezvous.link_router import LinkRouter
 from holdfast.rendezvous.member import Member
 from holdfast.sim.agent import SimAgent
 from holdfast.sim.checks import GUARDIAN_PATIENCE_S, GUARDIAN_S, Checks, Violation
+from holdfast.sim.commits import Commits
 from holdfast.sim.network import ENDPOINT, Ether, Side, SimLinks
 from holdfast.sim.scene import Ailment, Job, Scene, SpareLife
 from holdfast.sim.store import Keys, SimStore
-from holdfast.sim.world import Clock, Life, SimHost, Worker
+from holdfast.sim.world import KILL_S, Clock, Life, SimHost, Worker
 
 RECLAIM_S = 10.0  # How long a start waits for the GPUs' memory.
 
@@ -74,6 +76,7 @@ class Cluster(Scene):
         self.agents: dict[str, SimAgent] = {}  # place → the newest life of its agent
         self.lives: list[SimAgent] = []
         self.checks = Checks(self, self.lives, self.is_out)
+        self.commits = Commits(self.timeline, self.checks, seed)
         self.on_worker_death = on_worker_death
         self.asks = 0
         self.keys = Keys(self.timeline, random.Random(f"store {seed}"), self.ether)
@@ -97,6 +100,7 @@ class Cluster(Scene):
             first_pid=1000 * (number + 1),
             memory_s=self.job.memory_s,
             died=lambda worker, exitcode: self.on_worker_death(agent, worker, exitcode),
+            born=lambda worker: self.commits.begin(agent, worker),
         )
         links = SimLinks(self.ether, world, place, lambda: agent.paused)
         join = Join(
@@ -282,6 +286,23 @@ class Cluster(Scene):
         if (ends := agent.shown) is not None:
             self._guard(agent, ends)
 
+    def stop_node(self, place: str, *, frozen: bool = False) -> None:
+        """SIGSTOP to all processes of a node; the kernel wakes its agent when its lease is over. `frozen`: all of the host
+        stands still, and no timer runs."""
+        self._happens(place, "host freezes" if frozen else "node stopped (SIGSTOP to all of it)")
+        agent = self.agents[place]
+        agent.pause()
+        agent.world.fall_asleep()
+        self.checks.stopped(place)
+        if not frozen and (ends := agent.shown) is not None:
+            wakes_at = max(agent.world.clock.true(ends + WAKE_S), self.timeline.now)
+            self.timeline.at(wakes_at, lambda: self._wake(agent, ends))
+
+    def _wake(self, agent: SimAgent, lease_ends: float) -> None:
+        if agent.paused and not agent.ended and agent.shown == lease_ends:
+            agent.go_on()
+            self._happens(agent.place, "the kernel wakes the agent, whose lease is over")
+
     def stalled(self, agent: SimAgent) -> None:
         """An agent waits for its disk, and for nothing else."""
         self.checks.stalled(agent.place, agent.busy_until)
@@ -307,9 +328,19 @@ class Cluster(Scene):
 
     def resume(self, place: str) -> None:
         """SIGCONT."""
-        if (agent := self.agents.get(place)) is not None and agent.paused:
+        agent = self.agents.get(place)
+        if agent is None:
+            return
+        if any(worker.asleep for worker in agent.world.live):  # the ranks first: the worst case
+            agent.continued_at = self.timeline.now
+            agent.world.wake_up(lambda: self.rng.uniform(0.0, KILL_S))
+        if agent.paused:
             agent.go_on()
             self._happens(place, "agent continued (SIGCONT)")
+
+    def place_of(self, rank: int) -> str | None:
+        """Where that rank runs. None: nowhere."""
+        return next((place for place, agent in self.agents.items() for one in agent.world.live if one.rank == rank), None)
 
     def is_out(self, place: str) -> bool:
         """Whether it is cut off, or its agent is stopped."""

@@ -78,6 +78,7 @@ class Scenario:
         self.deaths = self._dice("deaths")  # For agents that die together.
         self.ailments = self._dice("ailments")  # For nodes that are unfit.
         self.warmth = self._dice("spares")
+        self.stops = self._dice("stops")  # For nodes that are stopped as a whole.
         self.growth = self._dice("growth")  # For jobs that grow after a checkpoint.
         self.places = [chr(ord("a") + i) for i in range(rng.choice((1, 2, 2, 3, 3, 4, 5, 8)))]
         self.job = self._job(len(self.places))
@@ -192,6 +193,7 @@ class Scenario:
             (self._hardship, self.hardships, 1.0, (0, 0, 1, 1, 2, 3)),
             (self._cull, self.deaths, 3.0, (0, 0, 0, 1) if len(self.places) > 2 else (0,)),
             (self._ail, self.ailments, 0.0, (0, 1, 1, 2) if self.job.checks else (0,)),
+            (self._stop, self.stops, 1.0, (0, 0, 0, 1, 2)),
             (self._spare_trouble, self.warmth, 1.0, (0, 0, 1, 3) if self.job.warm_spares != 0 else (0,)),
             (self._store_trouble, self.choices, 1.0, (0, 0, 1, 1, 2) if self.job.elected else (0,)),
         )
@@ -266,6 +268,20 @@ class Scenario:
                         cluster.hang(other, seat, limit_s=limit_s + 0.01 * number, where=LOADING if culprit else WAITING)
 
         self._on(at, place, hang)
+
+    def _stop(self, at: float) -> None:
+        """Plan that all of a node is stopped, or its host frozen, and goes on."""
+        rng, cluster, any_place = self.stops, self.cluster, self.stops.choice(self.places)
+        lasts_s, frozen, writes = rng.choice((0.3, 2.0, 3.2, 3.6, 6.0, 12.0)), rng.random() < 0.7, rng.random() < 0.7
+
+        def stop() -> None:
+            place = cluster.place_of(0) if writes else any_place  # most often the one that writes checkpoints
+            if place is not None and not cluster.agents[place].ended:
+                cluster.stop_node(place, frozen=frozen)
+                self._at(cluster.timeline.now + lasts_s, lambda: cluster.resume(place))
+
+        self._on(at, any_place, stop)
+        self._at(at + lasts_s, lambda: None)
 
     def _wish(self, at: float) -> None:
         """Plan an operator's wish about a node, and often that it be taken back."""

@@ -75,6 +75,9 @@ class Worker:
         self.deaf = False  # It does not heed SIGTERM: its interpreter does not run.
         self.spins = False  # It spends processor time though it hangs.
         self.step, self.where = 1, "train (train.py:1)"
+        self.asleep = False  # It is stopped, with all of its node.
+        self.lease_ends: float | None = None  # By its page: until when it may change what others read. None: for ever.
+        self.put_off: list[Callable[[], None]] = []  # What it does once it is continued.
 
     @property
     def is_well(self) -> bool:
@@ -86,6 +89,12 @@ class Worker:
         self.where, self.step, self.deaf = where, step, deaf
         self.quiet_since = now if self.quiet_since is None else self.quiet_since
         self.limit_s = limit_s if self.limit_s is None else min(limit_s, self.limit_s)
+
+    def awake(self, what: Callable[[], None]) -> bool:
+        """Whether it runs. If it is stopped, it does `what` when it goes on."""
+        if self.asleep:
+            self.put_off.append(what)
+        return not self.asleep
 
     def end(self, exitcode: int | None) -> None:
         """It lives no longer. None: nobody sees how it ended."""
@@ -105,14 +114,17 @@ class SimHost:
         *,
         memory_s: float = 0.0,
         died: Callable[[Worker, int], None] = lambda worker, exitcode: None,
+        born: Callable[[Worker], None] = lambda worker: None,
     ) -> None:
         """`memory_s`: how long a GPU's memory stays taken when the workers have gone; 0: there is no GPU."""
+        self.born = born
         self.timeline, self.clock, self.script, self.noticed = timeline, clock, script, noticed
         self.next_pid, self.memory_s, self.died = first_pid, memory_s, died
         self.workers: dict[int, Worker] = {}  # By pid, those that have ended too.
         self.seen: list[Observation] = []
         self.floor = float("-inf")
         self.freed_at = 0.0
+        self.lease_ends: float | None = None
 
     def now(self) -> float:
         # A deadline turned into true time and back may come out an ulp early; and no monotonic clock runs backwards.
@@ -169,6 +181,8 @@ class SimHost:
 
     def _live(self, pid: int, env: Mapping[str, str], life: Life) -> int:
         worker = self.workers[pid] = Worker(pid, env, life, self.timeline.now)
+        worker.lease_ends = self.lease_ends
+        self.born(worker)
         if life.runs_s != float("inf"):
             self.timeline.after(life.runs_s, lambda: self.end(worker, life.exitcode) if worker.quiet_since is None else None)
         return worker.pid
@@ -204,7 +218,7 @@ class SimHost:
 
     def end(self, worker: Worker, exitcode: int) -> None:
         """A worker dies, unless it is dead."""
-        if not worker.alive:
+        if not worker.alive or (exitcode != -signal.SIGKILL and not worker.awake(lambda: self.end(worker, exitcode))):
             return
         worker.end(exitcode)
         self.died(worker, exitcode)
@@ -212,6 +226,28 @@ class SimHost:
         self.freed_at = self.timeline.now + worker.life.teardown_s + self.memory_s
         gone = ProcessGone(pid=worker.pid, exitcode=exitcode)
         self.timeline.after(worker.life.teardown_s, lambda: self.see(gone))
+
+    def show_lease(self, until: float | None) -> None:
+        """As `runtime.host.Host.show_lease`."""
+        self.lease_ends = until
+        for worker in self.live if until is not None else ():
+            worker.lease_ends = until
+
+    def strike(self) -> None:
+        """As `runtime.host.Host.strike`."""
+        self.kill([worker.pid for worker in self.live])
+
+    def fall_asleep(self) -> None:
+        """All workers are stopped."""
+        for worker in self.live:
+            worker.asleep = True
+
+    def wake_up(self, soon: Callable[[], float]) -> None:
+        """They go on, each as soon as `soon` says."""
+        for worker in self.live:
+            put_off, worker.put_off, worker.asleep = worker.put_off, [], False
+            for what in put_off:
+                self.timeline.after(soon(), what)
 
     def close(self) -> None:
         """The agent has ended, and its guardian sees to the rest."""

@@ -41,6 +41,9 @@ AGENT_PID = 2
 REQUEST = 8  # Bits of REQUEST_*: what the agent asks of the worker.
 REQUEST_COUNT = 9  # Raised by one with each new request.
 HOOK = 10  # Bits of HOOK_*: what of an unmodified script's doings is to be noted.
+LEASE_NS = 11
+"""Until when this rank's node holds its lease: what the rank changes after that may be another rank's already. 0: nobody else
+counts on the node."""
 HOOK_SIGNS = 1  # Its optimizers' steps and its checkpoints, as signs of life.
 HOOK_MODULES = 2  # The modules that it has loaded, for its next life.
 REQUEST_RECORD = 8  # How far it has come in its collectives.

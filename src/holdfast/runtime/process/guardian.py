@@ -94,13 +94,22 @@ class Lease:
         self._words[0] = self._words[1] = 0
 
     def strike(self) -> None:
-        """For the guardian: the workers are being ended, since the agent has not done it."""
+        """The workers are being ended, since the agent has slept through the end of the lease."""
         self._words[1] = 1
 
     @property
     def struck(self) -> bool:
         """Whether that is so."""
         return bool(self._words[1])
+
+    def suspend(self, suspended: bool) -> None:
+        """For the guardian: the user has stopped the job (Ctrl-Z), or continued it."""
+        self._words[2] = suspended
+
+    @property
+    def suspended(self) -> bool:
+        """Whether that is so: an agent that wakes meanwhile ends its workers if the lease is over, and sleeps on."""
+        return bool(self._words[2])
 
     @property
     def until(self) -> float | None:
@@ -230,13 +239,15 @@ class _Guardian:
             self._signal_agent(signal.SIGSTOP)
         else:
             # Others may go on without this node meanwhile, and nobody here could end its workers then: they sleep too, and are
-            # continued only if the lease is good when we wake. If not, the agent ends them in their sleep.
+            # continued only if the lease is good when we wake. If not, the agent has ended them in their sleep.
             self.all_stopped = True
+            self.lease.suspend(True)
             process.kill_tree([os.getpid()], signal.SIGSTOP)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTSTP})
         os.kill(os.getpid(), signal.SIGTSTP)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})
         self.overdue_since = None
+        self.lease.suspend(False)
         self._signal_agent(signal.SIGCONT)
 
     def _signal_agent(self, signum: int) -> None:

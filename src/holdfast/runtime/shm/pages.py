@@ -154,6 +154,10 @@ class Page:
                 limit_s=_limit(self.words[at + layout.LIMIT_NS]),
             )
 
+    def show_lease(self, until: float | None) -> None:
+        """The worker may change what others read until then (monotonic). None: nobody else counts on its node."""
+        self.words[layout.LEASE_NS] = 0 if until is None else max(1, int(until * 1e9))
+
     def modules(self) -> tuple[str, ...]:
         """Modules that the worker has loaded, in the order in which loading began, and changes by its script between them
         (`core.page.layout.CHANGED`, `ELSEWHERE`)."""
