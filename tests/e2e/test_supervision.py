@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.runtime.process.process import children_of
+from holdfast.runtime.process.process import begun, children_of
 
 FAILS_UNTIL = """
 import os, sys, time
@@ -154,12 +154,14 @@ def test_however_the_agent_ends_nothing_is_left_a_second_later(holdfast, script,
     source = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-code = "import os, signal, time; os.setsid(); signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(300)"
-subprocess.Popen([sys.executable, "-c", code]).poll()
+code = "import os, signal, time; os.setsid(); signal.signal(15, 1); print('up', os.getpid(), flush=True); time.sleep(300)"
+for env in (None, {}):
+    subprocess.Popen([sys.executable, "-c", code], env=env).poll()
 time.sleep(300)
 """
     job = holdfast.start("run", "--nproc-per-node", 2, script(source))
-    wait_until(lambda: job.stdout.count("up") == 2)
+    wait_until(lambda: job.stdout.count("up") == 4)
+    grandchildren = [int(line.split()[-1]) for line in job.stdout.splitlines() if line.startswith("up")]
     (agent,) = [event["pid"] for event in wait_until(lambda: holdfast.events("AgentStarted"))]  # its worker may be faster
     if victim == "both at once":
         wait_until(lambda: len(children_of(job.pid)) == 2, what="the last watch, beside the agent")
@@ -169,6 +171,7 @@ time.sleep(300)
     if victim != "guardian":
         os.kill(agent, signal.SIGKILL)
     job.wait()
+    wait_until(lambda: not any(map(begun, grandchildren)), what="the end of those with an emptied environment, too")
 
 
 def test_a_killed_guardian_stands_in_the_record_and_in_the_report(holdfast, script, wait_until):
@@ -186,9 +189,9 @@ def test_a_killed_guardian_stands_in_the_record_and_in_the_report(holdfast, scri
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("'{\"message\": {\"mess'", "is not JSON"),
+        ('\'{"message": {"mess\'', "is not JSON"),
         ("'[1, 2]'", "holds no JSON object"),
-        ("'{\"message\": {\"message\": null}}'", "holds no message"),
+        ('\'{"message": {"message": null}}\'', "holds no message"),
         ("'x' * (5 << 20)", "is too large to be one: 5242880 bytes"),
     ],
     ids=["torn", "of a wrong type", "without a message", "huge"],
