@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from kit.stages.stories import Start, rounds
 
-from holdfast.sim import commits
 from holdfast.sim.checks import Violation, Watched
 from holdfast.sim.cluster import Cluster
+from holdfast.sim.storage import commits
 from holdfast.sim.world import KILL_S, Worker
 
 

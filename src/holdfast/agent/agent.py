@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import select
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from holdfast import __version__
 from holdfast.agent.build import lone_node
@@ -47,6 +47,7 @@ from holdfast.core.wire.links import Arrived, Connect, HangUp, Serving, Transmit
 from holdfast.core.wire.messages import Assigned
 from holdfast.runtime.host import Host
 from holdfast.runtime.process import guardian
+from holdfast.runtime.process.open_files import SHORT_OF
 from holdfast.telemetry.record.state_dir import open_job
 
 TYPE_CHECKING = False
@@ -98,6 +99,7 @@ class Agent:
         self.name = config.node_name or os.uname().nodename
         self.agent_log = AgentLog(config, self.name)
         self.host = Host(self.agent_log.degraded)
+        self.host.files.keep()
         self.host.catch((*config.signals_to_handle, *(s for s in PASSED_ON if s not in config.signals_to_handle)))
         if (fd := guardian.guardian_lost_fd()) >= 0:
             self.host.watch(fd, select.EPOLLIN, lambda events: self._guardian_lost(fd))
@@ -169,10 +171,7 @@ class Agent:
                 if isinstance(seen, Arrived):  # thousands a second, and nothing that this host's processes have done
                     self._answer_or_perform(self.node.observe(seen, self.host.now()))
                     continue
-                for part in self.parts:
-                    if isinstance(seen, part.sees):
-                        part.saw(seen)
-                self._observe(*self.workers.understood(seen))
+                self._unless_short(self._tell, seen)
             self._send_answers()
             self.lease.show()
             for one in self.components.per_turn:
@@ -186,6 +185,14 @@ class Agent:
         if self.exit.report is not None:
             self.agent_log.report(self.exit.report)
         return self.exit.code
+
+    def _tell(self, seen: Observation) -> list[Observation]:
+        """Show the parts and the machines what this host saw."""
+        for part in self.parts:
+            if isinstance(seen, part.sees):
+                part.saw(seen)
+        self._observe(*self.workers.understood(seen))
+        return []
 
     def _observe(self, *observations: Observation) -> None:
         for seen in observations:
@@ -224,14 +231,21 @@ class Agent:
         if now >= self.settle_at:
             self.settle_at = NEVER
             self.lease.settle()
-            late += self.components.settle()
+            late += self._unless_short(self._settle)
         if self.network is not None:
             self.node.set_clock(self.awake_at_unix - now)
             late += self.network.due()
         for one in list(self.components.timed):  # one of them may have others made
             if now >= one.due_at:
-                late += one.due()
+                late += self._unless_short(one.due)
         return [*late, Tick()] if now >= self.node.deadline() else late
+
+    def _settle(self) -> list[Observation]:
+        try:
+            return self.components.settle()
+        except OSError:
+            self.settle_at = self.host.now() + SETTLE_S  # again, where the host was short of something
+            raise
 
     def _member(self) -> Member | None:
         """This node's link to the coordinator, while the job goes on here. None: the coordinator is here."""
@@ -250,8 +264,21 @@ class Agent:
         decided_at_unix = self.host.unix()
         seen: list[Observation] = []
         for action in actions:
-            seen += self._carry_out(action, decided_at_unix)
+            seen += self._unless_short(self._carry_out, action, decided_at_unix)
         self._observe(*seen)
+
+    def _unless_short(self, do: Callable[..., list[Observation]], *given: object) -> list[Observation]:
+        """Do something. A host that is short of descriptors or memory costs that, and a complaint, but not the agent."""
+        try:
+            return do(*given)
+        except OSError as error:
+            if error.errno not in SHORT_OF or self.workers.attempt is None:  # before the first round it is the user's to know
+                raise
+            if said := self.host.files.look():
+                self.host.complain(said)
+            self.host.files.release()  # what comes next has that room
+            self.host.complain(f"something is left undone: {error.strerror}")
+            return []
 
     def _carry_out(self, action: Action, at_unix: float) -> list[Observation]:
         """Do one thing, decided at `at_unix`; what is seen of it at once."""

@@ -116,11 +116,11 @@ class Components:
         self.workers.follow()
         seen: list[Observation] = []
         if not self.is_settled:
-            self.is_settled = True
             seen += [seen for part in self.parts for seen in part.settle()]
             if self.around.network is not None:
                 self.around.network.warm()
             introduce(self.around.config.state_dir, self.around.config.rdzv_id, self.around.job_dir)
+            self.is_settled = True  # a host that is short of something has it done again
         return [*seen, *self._begin_late(self._made_late())]
 
     def begin_round(self, assigned: Assigned, started: Sequence[Observation]) -> list[Observation]:

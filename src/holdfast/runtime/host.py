@@ -23,6 +23,7 @@ from holdfast.core.processes import (
     ProcessGone,
 )
 from holdfast.core.signals import signal
+from holdfast.runtime.process.open_files import OpenFiles
 from holdfast.runtime.process.process import (
     Process,
     dying,
@@ -121,6 +122,7 @@ class Host(Ready):
         self.watch(self.alarm, select.EPOLLIN, self._alarmed)
         self.signal_pipe: tuple[int, int] | None = None
         self.files_given: tuple[int, int] | None = None  # Workers' limit of open files, where ours was raised.
+        self.files = OpenFiles()
         self.lease_ends: float | None = None  # Until when workers may change what others read. None: nobody else counts on it.
 
     # --- the clock ------------------------------------------------------------------------------------------------------
@@ -137,6 +139,8 @@ class Host(Ready):
             ready = self.epoll.poll(timeout) or self.epoll.poll(0)
         except InterruptedError:
             return []
+        if said := self.files.look():
+            self.complain(said)
         return self.heard(ready)
 
     # --- signals --------------------------------------------------------------------------------------------------------
@@ -233,7 +237,7 @@ class Host(Ready):
         """A page for a worker to come; None where the kernel has none (then its death is seen a little later)."""
         try:
             page = create_page(hook)
-        except HoldfastError as error:
+        except (HoldfastError, OSError) as error:
             self.complain(str(error))
             return None
         page.show_lease(self.lease_ends)
@@ -372,6 +376,7 @@ class Host(Ready):
 
     def close(self) -> None:
         """Give the descriptors back."""
+        self.files.release()
         if self.signal_pipe:
             signal.set_wakeup_fd(-1)
             for fd in self.signal_pipe:

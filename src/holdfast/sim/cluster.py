@@ -37,9 +37,9 @@ from holdfast.rendezvous.link_router import LinkRouter
 from holdfast.rendezvous.member import Member
 from holdfast.sim.agent import SimAgent
 from holdfast.sim.checks import GUARDIAN_PATIENCE_S, GUARDIAN_S, Checks, Violation
-from holdfast.sim.commits import Commits
 from holdfast.sim.network import ENDPOINT, Ether, Side, SimLinks
 from holdfast.sim.scene import Ailment, Job, Scene, SpareLife
+from holdfast.sim.storage.commits import Commits
 from holdfast.sim.store import Keys, SimStore
 from holdfast.sim.world import KILL_S, Clock, Life, SimHost, Worker
 

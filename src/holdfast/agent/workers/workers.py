@@ -51,6 +51,7 @@ from holdfast.core.value import replace
 from holdfast.core.wire.messages import Assigned
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.ports import hold_port
+from holdfast.runtime.process.open_files import SHORT_OF
 from holdfast.runtime.shm import pages as shm
 from holdfast.runtime.shm.stash import held
 from holdfast.telemetry.record.io_thread import IoThread
@@ -65,6 +66,42 @@ if TYPE_CHECKING:
 
 ASK_S = 0.01
 """Seconds after a signal until workers are asked where they are: a script that handles the signal does not show it itself."""
+
+SHORTAGE_S, AGAIN_S = 30.0, 0.25
+"""How long a start that fails for want of descriptors, processes or memory is tried again, and how often. Those who are short
+of something get it back when others end; the other nodes' ranks wait in `init_process_group` far longer."""
+
+
+class Unstarted:
+    """Workers of a round that are still to be started."""
+
+    def __init__(self, assigned: Assigned | None, local_ranks: list[int]) -> None:
+        self.of, self.local_ranks = assigned, local_ranks
+        self.again_at = NEVER  # When to try again.
+        self.short_until: float | None = None  # Until when; None: nothing was short so far.
+
+    @property
+    def assigned(self) -> Assigned:
+        """Their round."""
+        assert self.of is not None
+        return self.of
+
+    def waits(self, now: float) -> bool:
+        """Something is short: whether to try again."""
+        self.short_until = now + SHORTAGE_S if self.short_until is None else self.short_until
+        is_worth_it = now < self.short_until
+        self.again_at = now + AGAIN_S if is_worth_it else NEVER
+        return is_worth_it
+
+    def give_up(self) -> None:
+        """The round ends: they are not tried again, and their start has failed."""
+        if self.local_ranks:
+            self.short_until, self.again_at = -NEVER, -NEVER
+
+
+def is_short(error: StartError) -> bool:
+    """Whether the host was short of something that it may have again soon."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in SHORT_OF
 
 
 class Workers(Component):
@@ -106,6 +143,8 @@ class Workers(Component):
         limit_s = config.uninterruptible_timeout_s
         self.sleepers = None if limit_s is None else Sleepers(limit_s)
         """None: workers that are stuck in the kernel are not looked for."""
+        self.to_start = Unstarted(None, [])  # Of the present round.
+        self.port_at = NEVER  # When to try again to hold a port.
         self.stash = -1
         """Where this node's ranks leave their states (`core.page.stash`): a nameless file, which ends with the agent."""
 
@@ -121,6 +160,7 @@ class Workers(Component):
     def open_logs(self, assigned: Assigned) -> list[Observation]:
         """Make the log files of a round's workers; see `LogFiles.open`."""
         self.close_logs(patient=False)
+        self.host.files.release()  # room for what a start needs; taken back when it is done
         return self.files.open(assigned)
 
     def start(self, assigned: Assigned, until: float | None = None) -> list[Observation]:
@@ -136,22 +176,54 @@ class Workers(Component):
         self.attempt = self.files.take()
         self.ends = Ends(self.host, self.files.disk)
         self.local_ranks = {}
-        seen: list[Observation] = []
-        environ = dict(os.environ)
-        for local_rank in range(self.config.nproc_per_node):
-            try:
-                if until is not None and self.host.now() >= until:
-                    raise StartError(TOO_LATE)
-                seen.append(self._start(local_rank, assigned, environ))
-            except StartError as error:
-                message = "; ".join(filter(None, (error.what, error.hint)))
-                seen.append(StartFailed(local_rank=local_rank, message=message, at_unix=self.host.unix()))
-                break
-        self.files.disk.do(self.attempt.release)
+        self.to_start = Unstarted(assigned, list(range(self.config.nproc_per_node)))
+        seen = self._start_all(self.to_start, until)
         self.unfollowed = assigned
         if self.config.ft.per_cycle_applog_prefix:  # the user may look for that file at once
             self.follow()
-        return [*seen, self.hold_port()]
+        seen += self._next_port()
+        self.host.files.keep()
+        return seen
+
+    def _start_all(self, to_start: Unstarted, until: float | None) -> list[Observation]:
+        """Start those that are left to start. Where the host is short of something, they are tried again for a while (`due`)."""
+        assert self.attempt is not None
+        seen: list[Observation] = []
+        environ = dict(os.environ)
+        while to_start.local_ranks:
+            local_rank = to_start.local_ranks[0]
+            try:
+                if until is not None and self.host.now() >= until:
+                    raise StartError(TOO_LATE)
+                seen.append(self._start_one(local_rank, to_start.assigned, environ))
+                to_start.local_ranks.pop(0)
+            except StartError as error:
+                message = "; ".join(filter(None, (error.what, error.hint)))
+                if is_short(error) and to_start.waits(self.host.now()):
+                    self.host.complain(f"{message}: trying again for {SHORTAGE_S:g} s")
+                    return seen
+                to_start.local_ranks = []
+                seen.append(StartFailed(local_rank=local_rank, message=message, at_unix=self.host.unix()))
+        self.files.disk.do(self.attempt.release)
+        return seen
+
+    def _start_one(self, local_rank: int, assigned: Assigned, environ: dict[str, str]) -> Started:
+        try:
+            return self._start(local_rank, assigned, environ)
+        except OSError as error:
+            if error.errno not in SHORT_OF:
+                raise
+            raise StartError(f"cannot start local rank {local_rank}: {error.strerror}") from error
+
+    def _next_port(self) -> list[Observation]:
+        """Hold a port for the next round; later, where the host is short of something."""
+        self.port_at = NEVER
+        try:
+            return [self.hold_port()]
+        except StartError as error:
+            self.host.complain(f"{error.what}: trying again")
+            self.port_at = self.host.now() + AGAIN_S
+            return []
 
     def use_spares(self, take: Callable[..., tuple[int | None, str]]) -> None:
         """From now on warm spares become workers, where they can."""
@@ -210,11 +282,13 @@ class Workers(Component):
 
     def signal(self, local_ranks: Iterable[int], signum: int) -> None:
         """Signal the process groups of some workers."""
+        self.to_start.give_up()
         for pid in self._pids(local_ranks):
             self.host.signal_group(pid, signum)
         self.ask_at = self.host.now() + ASK_S
 
     def kill(self, local_ranks: Iterable[int]) -> None:
+        self.to_start.give_up()
         self.host.kill(self._pids(local_ranks))
 
     def look_at_memory(self, above_mb: float) -> list[Observation]:
@@ -270,7 +344,7 @@ class Workers(Component):
         workers where they are."""
         logs_at = NEVER if self.shown is None else self.shown.look_at
         looks_at = NEVER if self.sleepers is None else self.sleepers.look_at
-        return min(logs_at, self.files.due_at, self.ends.due_at, self.ask_at, looks_at)
+        return min(logs_at, self.files.due_at, self.ends.due_at, self.ask_at, looks_at, self.port_at, self.to_start.again_at)
 
     def due(self) -> list[Observation]:
         """Show what is new in such logs, go on without files, and find workers that are stuck in the kernel."""
@@ -280,7 +354,14 @@ class Workers(Component):
             self.host.ask_where()
         if self.shown is not None:
             self.shown.due()
-        if self.sleepers is None or (now := self.host.now()) < self.sleepers.look_at:
+        now = self.host.now()
+        if now >= self.port_at:
+            late += self._next_port()
+        if now >= self.to_start.again_at:
+            self.to_start.again_at = NEVER
+            late += self._start_all(self.to_start, self.host.lease_ends)
+            self.host.watch_pages()
+        if self.sleepers is None or now < self.sleepers.look_at:
             return late
         return late + [
             Stuck(local_rank=self.local_ranks[pid], asleep_s=asleep_s, at_unix=self.host.unix())

@@ -86,9 +86,10 @@ def spawn(
     that dies with its parent dies with the calling *thread*. Raises StartError."""
     program = _find(argv[0], env)
     wanted = {0: stdin, 1: stdout, 2: stderr, **(inherit or {})}
-    actions, temporary = _file_actions({to: ours for to, ours in wanted.items() if ours is not None})
+    temporary: list[int] = []
     back = ours = None
     try:
+        actions = _file_actions({to: ours for to, ours in wanted.items() if ours is not None}, temporary)
         if files is not None:
             ours = _limit_files(files)
         if cwd is not None:  # posix_spawn cannot change directory; the agent's other threads use no relative path
@@ -120,7 +121,10 @@ def spawn(
 
 def _limit_files(limit: tuple[int, int]) -> tuple[int, int]:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    except (ValueError, OSError):  # somebody has lowered our hard limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
     return before
 
 
@@ -161,12 +165,11 @@ def _start_error(program: str, error: OSError, cwd: str | None) -> StartError:
     return StartError(f"cannot start {program!r}: {what}", hint=hint)
 
 
-def _file_actions(wanted: Mapping[int, int]) -> tuple[list[tuple[int, ...]], list[int]]:
-    """posix_spawn's file actions for {child's fd: our fd}, and the temporary copies to close afterwards."""
+def _file_actions(wanted: Mapping[int, int], temporary: list[int]) -> list[tuple[int, ...]]:
+    """posix_spawn's file actions for {child's fd: our fd}. `temporary` gets the copies to close afterwards."""
     # A source that is also a target would be overwritten before its turn, and a dup2 onto itself keeps close-on-exec
     # in older C libraries: such a source is copied out of the way first.
     above = max([2, *wanted]) + 1
-    temporary: list[int] = []
     actions: list[tuple[int, ...]] = []
     for to, ours in wanted.items():
         if ours in wanted:
@@ -179,7 +182,7 @@ def _file_actions(wanted: Mapping[int, int]) -> tuple[list[tuple[int, ...]], lis
             os.set_inheritable(fd, False)
         elif fd not in wanted:
             actions.append((os.POSIX_SPAWN_CLOSE, fd))
-    return actions, temporary
+    return actions
 
 
 def _leaking() -> list[int]:

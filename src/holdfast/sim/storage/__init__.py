@@ -1,0 +1,1 @@
+"""What simulated nodes share besides the network."""
