@@ -186,7 +186,7 @@ class Workers(Component):
         return seen
 
     def _start_all(self, to_start: Unstarted, until: float | None) -> list[Observation]:
-        """Start those that are left to start. Where the host is short of something, they are tried again for a while (`due`)."""
+        """Start those that are left to start. Where the host is short of something, `due` tries again for a while."""
         assert self.attempt is not None
         seen: list[Observation] = []
         environ = dict(os.environ)

@@ -1,8 +1,8 @@
 """How many files may this agent open? Raises the limit for a coordinator's links, and keeps room for a restart.
 
 A coordinator holds a connection to every other node, and the usual limit is 1,024. Any process may raise its own, up to a hard
-limit. An agent that can open nothing could not start its ranks again, and each try would cost a restart: so it keeps descriptors
-in reserve, and puts its limit back where somebody has lowered it.
+limit. An agent that can open nothing could not start its ranks again, and each try would cost a restart: so it keeps some
+descriptors in reserve, and puts its limit back where somebody has lowered it.
 """
 
 from __future__ import annotations
