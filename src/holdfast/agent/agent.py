@@ -47,7 +47,7 @@ from holdfast.core.wire.links import Arrived, Connect, HangUp, Serving, Transmit
 from holdfast.core.wire.messages import Assigned
 from holdfast.runtime.host import Host
 from holdfast.runtime.process import guardian
-from holdfast.runtime.process.open_files import SHORT_OF
+from holdfast.runtime.process.descriptors import SHORT_OF
 from holdfast.telemetry.record.state_dir import open_job
 
 TYPE_CHECKING = False

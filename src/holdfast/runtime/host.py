@@ -23,7 +23,7 @@ from holdfast.core.processes import (
     ProcessGone,
 )
 from holdfast.core.signals import signal
-from holdfast.runtime.process.open_files import OpenFiles
+from holdfast.runtime.process.descriptors import OpenFiles
 from holdfast.runtime.process.process import (
     Process,
     dying,

@@ -51,7 +51,7 @@ from holdfast.core.value import replace
 from holdfast.core.wire.messages import Assigned
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.ports import hold_port
-from holdfast.runtime.process.open_files import SHORT_OF
+from holdfast.runtime.process.descriptors import SHORT_OF
 from holdfast.runtime.shm import pages as shm
 from holdfast.runtime.shm.stash import held
 from holdfast.telemetry.record.io_thread import IoThread
