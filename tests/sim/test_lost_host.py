@@ -246,6 +246,21 @@ def test_when_the_two_others_die_together_and_come_back_the_job_goes_on(
     assert rounds(cluster, "a")[-1] == "abc" and set(cluster.codes.values()) == {0}
 
 
+def test_one_that_is_started_again_is_found_by_a_successor_though_nobody_is_at_the_endpoint(start: Start) -> None:
+    cluster = start("abc", min_nodes=1, runs_s=90.0)
+    cluster.power_off("a")
+    cluster.run_for(15.0)
+    (leader,) = leaders(cluster)
+    (other,) = set("bc") - {leader}
+    cluster.kill_agent(other)
+    cluster.run_for(20.0)
+    assert rounds(cluster, leader)[-1] == leader
+    cluster.start(other)
+    cluster.run_for(8.0)
+    assert rounds(cluster, leader)[-1] == "bc"
+    cluster.finish()
+
+
 def test_a_node_whose_link_breaks_for_a_moment_keeps_its_say(start: Start) -> None:
     cluster = start("abcd", min_nodes=3, runs_s=60.0)
     cluster.break_links("b")

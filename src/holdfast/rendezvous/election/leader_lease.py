@@ -246,6 +246,11 @@ class Mandate:
         if all(self._loyal(one) >= now + self.lease_s for one in self.bodies[0].members):
             self.change(self.line, now)
 
+    def silent(self, now: float) -> list[str]:
+        """Endpoints of those that had a say, and have not been loyal for a promise."""
+        long_ago = now - self.promise_s
+        return [one for one, until in self.until.items() if until < long_ago and ":" in one and one != self.endpoint][:SMALL]
+
     def heard_of(self, now: float) -> tuple[int, int]:
         """How many are loyal of the electorate that ends the mandate first, and how many there are: for a person."""
         if not self.bodies:

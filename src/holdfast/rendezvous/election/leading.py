@@ -115,13 +115,16 @@ def speak_as_leader(state: State) -> list[Action]:
 
 
 def _knock(state: State, now: float) -> Step:
-    """Call the endpoint: an agent that begins anew there must hear of us before it can form a round."""
+    """Call the endpoint: an agent that begins anew there must hear of us before it can form a round. Every other call goes to
+    one that has long been silent: started again, it looks for the coordinator at the job's endpoint, and may find nobody."""
     if not state.knocks or now < state.dial.due_at:
         return state, []
     if state.dial.to:
         return hung_up(replace(state, dial=replace(state.dial, next_at=now + KNOCK_S)), now)
-    dial, out = state.dial.call(state.setup.origin, now)
-    return replace(state, dial=dial), out
+    silent = state.office.silent(now)
+    to = silent[state.place // 2 % len(silent)] if silent and state.place % 2 else state.setup.origin
+    dial, out = state.dial.call(to, now)
+    return replace(state, dial=dial, place=state.place + 1), out
 
 
 def _ask_witness_to_stay(state: State, now: float) -> Step:
