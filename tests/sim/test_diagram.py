@@ -79,14 +79,8 @@ def test_the_walk_of_a_monitor_comes_through_every_phase(watched: set[monitor.St
     assert {step.after for step in watched} == set(Phase)
 
 
-def test_a_monitor_finds_no_rank_to_hang_while_another_node_works_or_the_agent_was_stopped(watched: set[monitor.Step]) -> None:
-    hanging = {step.event for step in watched if step.hangs}
-    assert hanging == {
-        "a rank has shown nothing new",
-        "a rank has been stopped since it is suspected",
-        "all ranks have stood still for as long as they must",
-        "no GPU works",
-    }
+def test_a_monitor_finds_no_rank_to_hang_but_by_a_second_look(watched: set[monitor.Step]) -> None:
+    assert {step.event for step in watched if step.hangs} == {"a rank that seemed to hang has shown nothing new"}
 
 
 # --- what stands beside it --------------------------------------------------------------------------------------------------

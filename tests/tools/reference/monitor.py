@@ -114,11 +114,12 @@ def _everything(state: State, now: float) -> Iterator[tuple[str, State, Observat
     for i, rank in state.ranks.items():
         beat = Signs(first_beat_at=now, beat_at=now, beats=rank.glimpse.beats + 1)
         yield "a rank has beaten", state, RankSeen(local_rank=i, signs=beat), now
-        yield "a rank has shown nothing new", state, RankSeen(local_rank=i, signs=rank.glimpse.signs), now
+        nothing_new = "a rank that seemed to hang has shown nothing new" if rank.doubted else "a rank has shown nothing new"
+        yield nothing_new, state, RankSeen(local_rank=i, signs=rank.glimpse.signs), now
         yield "a rank is gone", state, RankGone(local_rank=i), now
         late = now + GIVEN_S
         awake = with_rank(replace(state, glance_at=late, measure_at=late), replace(rank, look_at=late))
-        yield "a rank has shown nothing new", awake, RankSeen(local_rank=i, signs=rank.glimpse.signs), late
+        yield nothing_new, awake, RankSeen(local_rank=i, signs=rank.glimpse.signs), late
     yield "another node works in silence", state, PaceHeard(job_s={}, busy_s=1.0), now
     if state.phase in MEASURED:
         yield "the ranks are found at work", state, _measured(state, "R"), now
