@@ -22,17 +22,18 @@ script without us; the agent then has its pidfd.
 - enables faulthandler, as torch's `record` does;
 - wraps sys.excepthook, to leave the exception's words in the page, write the error record and raise the page's error flag
   before the traceback is printed. The words need no disk and no descriptor: neither may be left;
-- leaves a mark when the interpreter begins to end in good order, and tells the agent: the exit code comes a while later.
+- leaves a mark when the interpreter begins to end in good order, and tells the agent: the exit code comes a while later;
+- keeps what Python wrote to stderr last, for that moment: the text of a SystemExit is shown there, and reaches no hook.
 
 A spare (`client.spare`) is started in the very same way, but ahead of time. It has no page yet, so it does what needs none,
 imports what its worker is going to import, and waits, here: `park` returns when it has become a worker, and Python then runs
 the script as it always does. What it has been given meanwhile (`adopt`) is what a worker gets at its start.
 
 The script can see of it: a few modules more in sys.modules (`_holdfast_bootstrap` among them, by which `holdfast.client`
-finds the page), faulthandler enabled, a thread that sleeps in C, one function in the place of sys.excepthook, in /proc that
-SIGTERM is caught (to Python's `signal` it is SIG_DFL), and one descriptor of a high number, the page's file, which it may
-close. Forked children are none of the agent's workers: in them `words` is None, the hook only prints, and SIGTERM is not
-caught.
+finds the page), faulthandler enabled, a thread that sleeps in C, one function in the place of sys.excepthook and one in that
+of `sys.stderr.buffer.write`, in /proc that SIGTERM is caught (to Python's `signal` it is SIG_DFL), and one descriptor of a high
+number, the page's file, which it may close. Forked children are none of the agent's workers: in them `words` is None, the hook
+only prints, and SIGTERM is not caught.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     import ctypes  # only workers with a page need it
     from collections.abc import Callable, Mapping
     from types import ModuleType, TracebackType
+    from typing import Any
 
     from holdfast.client.hooks import Notebook
     from holdfast.client.writer import Writer
@@ -296,8 +298,30 @@ def _tell(trouble: str) -> None:
         words.cast("B")[at : at + len(text)] = text
 
 
+def _keep_last_line() -> Callable[[], bytes]:
+    """From now on what Python writes to stderr is kept until it writes again. Returns what gives the last of it."""
+    last = [b"", b""]  # SystemExit's text and its line end are written one after the other
+    raw = getattr(sys.stderr, "buffer", None)
+    write = getattr(raw, "write", None)
+
+    def noted(data: Any) -> Any:
+        last[0], last[1] = last[1], bytes(data[-layout.LAST_LINE_BYTES :])
+        return write(data)  # type: ignore[misc]
+
+    if write is not None:
+        _try_quietly(lambda: setattr(raw, "write", noted))
+    return lambda: b"".join(last)
+
+
+def _put_text(at: int, room: int, text: bytes) -> None:
+    if words is not None:
+        ended = text[: room - 1] + b"\0"
+        words.cast("B")[at * 8 : at * 8 + len(ended)] = ended
+
+
 def _install_hooks() -> None:
     main_thread = get_ident()
+    last_written = _keep_last_line()
     judged: list[BaseException] = []  # exceptions that went through the hook, whatever came of it
     shown = sys.excepthook
 
@@ -320,6 +344,9 @@ def _install_hooks() -> None:
         error = getattr(sys, "last_value", None)
         if error is not None and not any(error is seen for seen in judged):
             _try_quietly(lambda: _leave_words(error), lambda: write(error))
+        elif not judged:
+            lines = last_written().strip().splitlines()
+            _put_text(layout.LAST_LINE, layout.LAST_LINE_BYTES, lines[-1].strip() if lines else b"")
         if words is not None:
             words[layout.EXIT_NS] = monotonic_ns()
             words[layout.STATE] = layout.FINISHING
@@ -342,16 +369,12 @@ def _try_quietly(*steps: Callable[[], object]) -> None:
 
 
 def _leave_words(error: BaseException) -> None:
-    if words is None:
-        return
     try:
         said = str(error)[: layout.LAST_WORDS_BYTES]
     except Exception:
         said = "<exception without a text>"
     text = f"{type(error).__name__}: {said}" if said else type(error).__name__
-    line = " ".join(text.split()).encode("utf-8", "backslashreplace")[: layout.LAST_WORDS_BYTES - 1] + b"\0"
-    at = layout.LAST_WORDS * 8
-    words.cast("B")[at : at + len(line)] = line
+    _put_text(layout.LAST_WORDS, layout.LAST_WORDS_BYTES, " ".join(text.split()).encode("utf-8", "backslashreplace"))
 
 
 def _is_the_end() -> bool:

@@ -12,6 +12,7 @@ class LastSigns(Value):
     """What a process has shown of its own end."""
 
     words: str = ""  # The exception that ended its script: type and text in one line. Empty: none has, as far as is known.
+    line: str = ""  # What it wrote to stderr last, where its interpreter ends without an exception.
     ending: bool = False  # Its interpreter has begun to end in good order.
     booted: bool = False  # It is, or was, a Python that ran our bootstrap.
     became: str = ""  # The program that it has become by exec. Empty: it has not.

@@ -65,7 +65,13 @@ class Child:
         """What it has shown of its own end so far."""
         if (page := self.page) is None:
             return LastSigns()
-        return LastSigns(words=page.last_words, ending=page.is_ending, booted=page.is_booted, became=self.became)
+        return LastSigns(
+            words=page.last_words,
+            line=page.last_line,
+            ending=page.is_ending,
+            booted=page.is_booted,
+            became=self.became,
+        )
 
     def begins_to_end(self) -> bool:
         """Whether its interpreter has begun to end since somebody asked last."""

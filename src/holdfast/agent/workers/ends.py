@@ -35,7 +35,8 @@ class End(NamedTuple):
         """With what its rank has left on disk."""
         if self.exitcode != 0:
             last = self.last
-            left = replace(left, last_words=last.words, ending=last.ending, booted=last.booted, became=last.became)
+            seen = {"last_words": last.words, "last_line": last.line, "ending": last.ending, "booted": last.booted}
+            left = replace(left, became=last.became, **seen)
         return Ended(local_rank=self.local_rank, exitcode=self.exitcode, gone=self.gone, at_unix=self.at_unix, evidence=left)
 
 

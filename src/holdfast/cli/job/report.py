@@ -176,6 +176,8 @@ def _failures(job: Timeline) -> Iterator[str]:
         for failure in life.guilty[:1]:
             if failure.message and failure.message not in describe(failure):
                 yield f"round {life.round}, rank {failure.rank}: {one_line(failure.message)}"
+            if failure.trouble:
+                yield f"round {life.round}, rank {failure.rank}: {one_line(failure.trouble)}"
             if failure.log_path:
                 yield f"round {life.round}, rank {failure.rank}: log at {one_line(failure.node)}:{failure.log_path}"
 

@@ -51,6 +51,9 @@ LEAVING = "began to exit by itself while other ranks were still training, and ha
 LONGEST = 1000  # Characters of an exception's text in a sentence: its record has all of it.
 
 
+LONGEST_LINE = 300  # Characters of a line that it wrote.
+
+
 class Exited(Value):
     """A worker that has exited with 0 while its round went on."""
 
@@ -83,8 +86,8 @@ def _of_code(code: int, evidence: Evidence) -> str:
     if code in CODES:
         return CODES[code]
     if evidence.ending:
-        last = next((line.strip() for line in reversed(evidence.log_tail) if line.strip()), "")
-        return "its script called sys.exit" + (f"; its log ends with: {_plain(last)[:200]}" if last else "")
+        last = _plain(evidence.last_line)[:LONGEST_LINE]
+        return "its script called sys.exit" + (f"; its last line on stderr: {last}" if last else "")
     if 128 < code < 128 + 65:
         return f"a shell says so of a child that {name_of(code - 128)} ended"
     return "it ended without Python's own end (os._exit, exec, or native code)" if evidence.booted else ""

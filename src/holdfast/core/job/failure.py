@@ -53,6 +53,7 @@ class Evidence(Value):
     log_tail: tuple[str, ...] = ()
     log_path: str | None = None
     last_words: str = ""  # The exception that ended its script, as its page has it: no disk or descriptor was needed for that.
+    last_line: str = ""  # What it wrote to stderr last, where its interpreter ended without an exception.
     ending: bool = False  # Its interpreter had begun to end in good order.
     became: str = ""  # The program that it had become by exec. Empty: it had not.
     booted: bool = False  # It was a Python that ran our bootstrap.

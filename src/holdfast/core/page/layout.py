@@ -16,6 +16,7 @@ and a record, which costs no memory before it is used.
     208-239  worker   text: why the bootstrap could not do its whole work
     240      worker   how long the text of modules is
     256-383  worker   text: the exception that ends the script
+    384-511  worker   text: what was written to stderr last, where the interpreter ended in good order
     512-1023 worker   sections: 32 slots
     1024-    worker   text: the modules that the script has had loaded
     32768-   worker   its record of collectives
@@ -121,6 +122,8 @@ MODULES = 1024
 RECORD = MODULES + MODULES_BYTES // 8
 LAST_WORDS = 256  # Text: type and text of the exception that ends the script, in one line, whether or not it has a record.
 LAST_WORDS_BYTES = 1024
+LAST_LINE = 384  # Text: what Python wrote to stderr last, at its end. SystemExit's text goes there, and nowhere else.
+LAST_LINE_BYTES = 1024
 LOADING, LOADED = b" ", b"+"  # The marks. What fails to load, or is still at it, has the first.
 CHANGED, ELSEWHERE = b"=", b"?"
 """`=NAME SUM`: this variable is not what the process began with, but has a value of that checksum (`-`: none). `?NAME ORIGIN`:

@@ -175,6 +175,11 @@ class Page:
         return self._text(layout.LAST_WORDS, layout.LAST_WORDS_BYTES)
 
     @property
+    def last_line(self) -> str:
+        """What it wrote to stderr last, once its interpreter has begun to end without an exception. Empty: nothing."""
+        return self._text(layout.LAST_LINE, layout.LAST_LINE_BYTES)
+
+    @property
     def is_ending(self) -> bool:
         """Whether its interpreter has begun to end in good order."""
         return bool(self.words[layout.EXIT_NS])

@@ -164,12 +164,12 @@ def _about_first(root: Failure, paint: _Paint) -> Iterator[str]:
 
 def _explained(root: Failure) -> Iterator[str]:
     """What there is to say of a bare exit or signal: what the signal usually means, and why more is not known."""
+    if root.trouble:
+        yield one_line(root.trouble, 500)
     if root.cause not in (Cause.EXIT, Cause.SIGNAL):
         return
     if root.cause == Cause.SIGNAL and (hint := HINTS.get(root.signal_name or "")):
         yield f"{root.signal_name}: {hint}"
-    if root.trouble:
-        yield one_line(root.trouble, 500)
     if not root.traceback and not root.log_tail:
         kept = f"its log is empty: {plain(root.log_path, keep='')}" if root.log_path else "its output was not kept"
         advice = "" if root.log_path else "; with --tee 3 its last lines would stand here"
