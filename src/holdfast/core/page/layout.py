@@ -33,7 +33,7 @@ MODULES_BYTES = 256 * 1024 - FIELDS_BYTES  # Some 8,000 names: four times those 
 RECORD_ROOM = 1 << 20  # Of bytes: torch's record of 2000 collectives takes a quarter of that.
 SIZE = FIELDS_BYTES + MODULES_BYTES + RECORD_ROOM
 MAGIC = 0x3145474150464C48  # "HLFPAGE1", little-endian
-VERSION = 9
+VERSION = 10
 
 # Agent → worker.
 MAGIC_AT = 0
