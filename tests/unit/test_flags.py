@@ -208,3 +208,10 @@ def test_an_argument_of_the_scripts_is_never_taken_for_a_flag(argument):
     for before in (["--nproc-per-node", "2"], ["-r3"], ["--role=--x", "--"]):
         typed = parser.read([*before, "train.py", argument, "3"])
         assert (typed.script, typed.script_args) == ("train.py", (argument, "3"))
+
+
+@pytest.mark.parametrize("argv", [[], ["--bogus"]])
+def test_a_hint_names_the_command_that_was_typed(argv):
+    with pytest.raises(UsageError) as caught:
+        parser.read(argv, flags_of("ft_launcher"), "ft_launcher")
+    assert "holdfast ft_launcher" in str(caught.value) and "holdfast run" not in str(caught.value)

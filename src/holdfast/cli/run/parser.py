@@ -20,10 +20,11 @@ argparse._ = lambda message: message  # type: ignore[attr-defined]
 # argparse has its headings translated, for which gettext searches the disk for catalogues: more than half of the time it takes.
 
 
-def read(argv: Sequence[str], flags: Sequence[Option] = ALL_FLAGS) -> Typed:
-    """Take `argv` (without the program's name and subcommand) apart. UsageError: it cannot be understood."""
+def read(argv: Sequence[str], flags: Sequence[Option] = ALL_FLAGS, command: str = "run") -> Typed:
+    """Take `argv` (without the program's name and subcommand) apart. `command`: that subcommand, which hints name. UsageError: it
+    cannot be understood."""
     words = list(argv)
-    parser = _Parser(flags)
+    parser = _Parser(flags, f"holdfast {command}")
     try:
         found, unknown = parser.parse_known_args(words)
     except _HelpAsked:
@@ -58,8 +59,8 @@ class _NoFormatter(argparse.HelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    def __init__(self, flags: Sequence[Option]) -> None:
-        super().__init__(prog="holdfast run", add_help=False, argument_default=argparse.SUPPRESS, formatter_class=_NoFormatter)
+    def __init__(self, flags: Sequence[Option], command: str) -> None:
+        super().__init__(prog=command, add_help=False, argument_default=argparse.SUPPRESS, formatter_class=_NoFormatter)
         self.flags = flags
         self.words: list[str] = []
         self.done = 0  # Words that have been taken in, when a flag that may take a value or none was met last.
@@ -143,7 +144,7 @@ class _Parser(argparse.ArgumentParser):
             if word.startswith("-") and len(word) > 1 and word != "--" and not self._is_known(word):
                 return self.unknown_flag(word)
         return UsageError(
-            "no script to run", hint="holdfast run [options] SCRIPT [script's arguments]; see `holdfast run --help`"
+            "no script to run", hint=f"{self.prog} [options] SCRIPT [script's arguments]; see `{self.prog} --help`"
         )
 
     def _is_known(self, word: str) -> bool:
@@ -156,5 +157,5 @@ class _Parser(argparse.ArgumentParser):
         """There is no such flag; the nearest is …"""
         name = word.split("=")[0]
         meant = nearest(name.lstrip("-").replace("_", "-"), [flag.name[2:] for flag in self.flags])
-        hint = f"did you mean --{meant}?" if meant else "see `holdfast run --help`"
+        hint = f"did you mean --{meant}?" if meant else f"see `{self.prog} --help`"
         return UsageError(f"there is no flag {name}", hint=hint)

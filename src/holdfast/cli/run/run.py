@@ -30,7 +30,7 @@ def run(argv: Sequence[str], *, command: str = "run") -> int:
     """Do what `holdfast run ARGV` asks. Returns the exit code; `UsageError` for what is wrong with `argv`."""
     environ = dict(os.environ)
     flags = flags_of(command)
-    typed = parser.read(argv, flags)
+    typed = parser.read(argv, flags, command)
     if typed.help:
         from holdfast.cli.run.help import run_help  # shutil and textwrap, which no start needs
 
