@@ -16,6 +16,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from holdfast.client import commit
+
 SAMPLES_PER_RANK = 32
 FEATURES = 16
 
@@ -28,13 +30,9 @@ def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def save(path: str, content: dict) -> None:
-    """Write the checkpoint beside the old one, then swap: whoever is killed in between leaves the old one whole."""
-    temporary = f"{path}.{os.getpid()}"
-    with open(temporary, "wb") as file:
-        torch.save(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    """Write the checkpoint beside the old one, then swap: whoever is killed or stopped meanwhile leaves the old one whole."""
+    with commit(path) as aside:
+        torch.save(content, aside)
 
 
 def load(path: str) -> dict | None:

@@ -14,6 +14,8 @@ import socket
 import struct
 import time
 
+from holdfast.client import commit
+
 SAMPLES_PER_RANK = 32
 TRUE_SLOPE, TRUE_OFFSET = 3.0, -1.0
 
@@ -83,13 +85,9 @@ def share(step: int, rank: int, slope: float, offset: float) -> list[float]:
 
 
 def save(path: str, content: dict) -> None:
-    """Write the checkpoint beside the old one, then swap: whoever is killed in between leaves the old one whole."""
-    temporary = f"{path}.{os.getpid()}"
-    with open(temporary, "w") as file:
+    """Write the checkpoint beside the old one, then swap: whoever is killed or stopped meanwhile leaves the old one whole."""
+    with commit(path) as aside, open(aside, "w") as file:
         json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
 
 
 def main() -> None:

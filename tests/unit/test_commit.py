@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic_ns
+from types import SimpleNamespace
 
 import pytest
 
@@ -182,3 +184,22 @@ def test_only_what_other_rounds_of_the_job_left_for_the_same_target_is_taken_awa
     client.commit(tmp_path / "last", lambda path: write_file(path, "one"))
     assert sorted(os.listdir(tmp_path)) == sorted([*kept, "last"])
     assert outdated(theirs, "last", "", "") == [], "without a job nobody can tell"
+
+
+def test_lightning_s_checkpoints_are_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[str] = []
+
+    class TorchCheckpointIO:
+        def save_checkpoint(self, checkpoint: str, path: str, storage_options: object = None) -> None:
+            saved.append(path)
+            if "://" not in path:
+                Path(path).write_text(checkpoint)
+
+    monkeypatch.setitem(sys.modules, "lightning.pytorch.plugins.io", SimpleNamespace(TorchCheckpointIO=TorchCheckpointIO))  # type: ignore[arg-type]
+    monkeypatch.delitem(sys.modules, "pytorch_lightning", raising=False)
+    io = importlib.import_module("holdfast.integrations.lightning_checkpoints").CommittedCheckpointIO()
+    monkeypatch.delitem(sys.modules, "holdfast.integrations.lightning_checkpoints")
+    io.save_checkpoint("one", tmp_path / "new" / "last.ckpt")
+    io.save_checkpoint("one", "s3://bucket/last.ckpt")
+    assert (tmp_path / "new" / "last.ckpt").read_text() == "one"
+    assert saved[0] != str(tmp_path / "new" / "last.ckpt") and saved[1] == "s3://bucket/last.ckpt"

@@ -161,6 +161,7 @@ class Agent:
         self._record_start()
         self._observe(*(seen for part in self.parts for seen in part.first()))
         self.perform(self.node.begin(self.host.now()))
+        self.lease.arm()
         while not self._done():
             until = self._deadline()
             if until > self.host.now() and not self.components.is_looking:
@@ -230,7 +231,6 @@ class Agent:
         late: list[Observation] = []
         if now >= self.settle_at:
             self.settle_at = NEVER
-            self.lease.settle()
             late += self._unless_short(self._settle)
         if self.network is not None:
             self.node.set_clock(self.awake_at_unix - now)

@@ -34,9 +34,9 @@ class OwnLease:
         self.turned_at = host.now()  # When the agent had its last turn.
         self.timer: WakeUp | None = None  # None: not yet, or it cannot be had.
 
-    def settle(self) -> None:
-        """Make the timer, which takes time that the first workers could use."""
-        if self.node.member is None or self.timer is not None:
+    def arm(self) -> None:
+        """Make the timer: while the link to the coordinator is being made, and before there is a lease."""
+        if self.node.member is None:
             return
         from holdfast.runtime.process.wake_up import WakeUp  # loads ctypes, and only an agent with a lease needs it
 

@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.client import commit
 from holdfast.fault_tolerance import RankMonitorClient
 from holdfast.integrations.simulated_fault import SimulatedFaultParams
 
@@ -141,9 +142,8 @@ class Watched(Callback):
         """Write down what was calculated: the same on all ranks, so by one, and never half."""
         assert self.fault_tol_client is not None and self.timeouts_file_path is not None
         if self.is_first:
-            partial = self.timeouts_file_path.with_suffix(".new")
-            partial.write_text(json.dumps(self.fault_tol_client.state_dict()))
-            partial.replace(self.timeouts_file_path)
+            limits = json.dumps(self.fault_tol_client.state_dict())
+            commit(self.timeouts_file_path, lambda path: Path(path).write_text(limits))
 
     def finished(self) -> None:
         """Make the file that says there is nothing left to do."""
