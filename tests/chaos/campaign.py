@@ -172,6 +172,7 @@ def main() -> int:
             print(f"{fault.group:12} {fault.name:40} {needs.missing(fault.needs)}")
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # Also where a shell has started us in the background.
     known = {
         (told["fault"], told["seed"], told["launcher"])
         for told in records(options.record)

@@ -257,13 +257,24 @@ class Job:
         """Have a rank do something of `ranks/misdeeds.py` to itself at its next step. One by chance, where none is named."""
         life = self.any_rank() if rank is None else self.rank(rank)
         self.note(rank=life.rank, node=life.node)
-        number = next(self._orders)
         self.strike()
-        text = json.dumps({"rank": life.rank, "what": what, "arguments": arguments, "number": number})
-        (self.folder / "order.tmp").write_text(text)
-        (self.folder / "order.tmp").rename(self.folder / "order.json")
-        self.wait((self.folder / f"taken.{number}").exists, f"rank {life.rank} to take its order", 20.0)
+        self._orders_to([life.rank], what, *arguments)
         return life
+
+    def order_all(self, what: str, *arguments: object) -> None:
+        """Have all ranks do it at the same step."""
+        self.strike()
+        self._orders_to([life.rank for life in self.alive()], what, *arguments)
+
+    def _orders_to(self, ranks: list[int], what: str, *arguments: object) -> None:
+        numbers = [next(self._orders) for _ in ranks]
+        for rank, number in zip(ranks, numbers):
+            text = json.dumps({"what": what, "arguments": arguments, "number": number})
+            (self.folder / f"order.{rank}.tmp").write_text(text)
+        for rank in ranks:
+            (self.folder / f"order.{rank}.tmp").rename(self.folder / f"order.{rank}")
+        taken = lambda: all((self.folder / f"taken.{number}").exists() for number in numbers)
+        self.wait(taken, f"ranks {ranks} to take their orders", 20.0)
 
     # --- disks ----------------------------------------------------------------------------------------------------------
 

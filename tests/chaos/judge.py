@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
 from chaos.fault import Outcome
 from chaos.job import HOLDFAST, Job
+from chaos.node import Node
 from chaos.ranks.ledger import undisturbed
 
 OURS = re.compile(
@@ -47,7 +49,9 @@ def judge(job: Job) -> Verdict:
             found.problems.append(f"{found.restarts} restarts were spent, and not {low}{f' to {high}' if high != low else ''}")
         found.problems += causes(job) + tracebacks(job)
     for node in job.nodes.values():
-        if node.launched:
+        if node.is_lost and node.runs:  # It is cut off, and waits.
+            found.problems += [f"rank {life.rank} still runs on {node.name}" for life in job.alive() if life.node == node.name]
+        elif node.launched:
             found.problems += [f"left behind: {one}" for one in node.remains()]
     return found
 
@@ -114,18 +118,20 @@ def restarts(job: Job) -> int | None:
 
 def causes(job: Job) -> list[str]:
     """Each pattern is in what the console says, and in what `why` and `report` say, of at least one node."""
-    if not job.fault.cause:
-        return []
     nodes = [node for node in job.nodes.values() if node.launched]
-    texts = {"the console": "\n".join(node.said_by_launchers() for node in nodes)}
-    for command in ("why", "report"):
-        texts[f"`{command}`"] = "\n".join(node.ask(command) for node in nodes)
+    places: dict[str, Callable[[Node], str]] = {
+        "the console": lambda node: node.said_by_launchers(),
+        "`why`": lambda node: node.ask("why"),
+        "`report`": lambda node: node.ask("report"),
+    }
     problems = []
-    for pattern in job.fault.cause:
-        wanted = pattern.format(**job.notes)
-        missing = [place for place, text in texts.items() if not re.search(wanted, " ".join(text.split()))]
-        if missing:
-            problems.append(f"{wanted!r} is not in {', '.join(missing)}")
+    for place, said in places.items():
+        wanted = {pattern.format(**job.notes) for pattern in job.fault.cause}
+        for node in nodes:
+            if wanted:
+                text = " ".join(said(node).split())
+                wanted = {pattern for pattern in wanted if not re.search(pattern, text)}
+        problems += [f"{pattern!r} is not in {place}" for pattern in sorted(wanted)]
     return problems
 
 

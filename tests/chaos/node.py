@@ -26,8 +26,8 @@ FALLBACK = f"/tmp/holdfast-{os.geteuid()}"
 """A folder of all jobs of this user: as root each node has its own there."""
 GRACE_S = 5.0
 """How long processes may take to go: a second is promised, on a machine that is not as busy as a campaign makes it."""
-TORCHS = "torchinductor_"
-"""What PyTorch makes in the folder for temporary files, whoever has started it."""
+TORCHS = ("torchinductor_", "torchelastic_")
+"""What PyTorch makes in the folder for temporary files: whoever has started it, and torchrun for its logs."""
 
 
 class Node:
@@ -177,7 +177,7 @@ class Node:
         if self.is_lost:  # Nobody was left who could have removed its files.
             return [f"{self.name}: {one}" for one in found]
         for folder in filter(None, (self.temporary, self.shm)):
-            found += [str(path) for path in _tree(folder) if not path.name.startswith(TORCHS)]
+            found += [str(path) for path in _tree(folder) if not path.relative_to(folder).parts[0].startswith(TORCHS)]
         found += [f"socket {path}" for path in _tree(self.state) if _is_socket(path)]
         if self.cgroup:
             found += [f"cgroup {path}" for path in self.cgroup.glob("*/")]

@@ -131,10 +131,8 @@ def _beside_torchrun(ours: dict[str, list[dict[str, Any]]], theirs: dict[str, li
             rows.append(
                 (fault.name, _median(ours[fault.name]), _median(tries), f"{_through(tries)} of {len(tries)}", _short(why))
             )
-    head = (
-        "## Beside torchrun\n\nTorch's own torchrun with the same ranks, the same faults and a budget as large. It is judged "
-    )
-    head += "by result, ranks, codes and remains alone, and its defaults are left as they are.\n\n"
+    head = "## Beside torchrun\n\nTorch's own torchrun with the same ranks and faults, its own defaults and a budget as large. "
+    head += "It is judged by\nresult, ranks, codes and remains alone, without the folders of logs that it leaves.\n\n"
     return head + _table(("fault", "Holdfast", "torchrun", "torchrun came through", "else"), rows) if rows else ""
 
 

@@ -13,8 +13,7 @@ FORKS = "a rank forks 500 children, each second in a session of its own; then {}
 
 
 def _all_have(job: Job, what: str, count: int) -> None:
-    for life in job.alive():
-        job.order(what, count, rank=life.rank)
+    job.order_all(what, count)
     job.struck_at = float("inf")
     job.goes_on(steps=3)
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 from chaos.fault import fault
 from chaos.job import Job
 
+PATIENT = ("--most-limit", 30, "--still-limit", 8, "--least-limit", 5)
+"""With PyTorch, whose interpreters take seconds to end on a busy machine."""
 LIMIT = ("--most-limit", 4, "--still-limit", 6, "--least-limit", 4)
 BLAMED = ("rank {rank} .*on {node} hung",)
 LEARNED = 30
@@ -25,7 +27,7 @@ def hang(
 
     if cause is None:
         cause = BLAMED if setup.get("ddp") else ("hung",)
-    fault(name, done, restarts=1, cause=cause, options=LIMIT, smoke=smoke, **setup)(play)  # type: ignore[arg-type]
+    fault(name, done, restarts=1, cause=cause, options=PATIENT if setup.get("ddp") else LIMIT, smoke=smoke, **setup)(play)  # type: ignore[arg-type]
 
 
 hang("hang in C, GIL held", "a rank sleeps in C code that does not release the GIL", "sleeps_in_c", smoke=True)
@@ -50,8 +52,7 @@ hang(
 @fault("hang of all", "all ranks sleep in the same moment", restarts=1, options=LIMIT)
 def hang_of_all(job: Job) -> None:
     job.trains(LEARNED)
-    for life in job.alive():
-        job.order("sleeps", rank=life.rank)
+    job.order_all("sleeps")
     job.again()
 
 
@@ -66,7 +67,7 @@ def hang_then_kill(job: Job) -> None:
 
 @fault("hang at the start", "a rank hangs in its first life before its first step", restarts=1, starts=False, options=LIMIT,
        script="import os, time\nif os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and os.environ['RANK'] == '1': time.sleep(3600)\n",
-       cause=("rank 1",))  # fmt: skip
+       cause=("hung",))  # fmt: skip
 def hang_at_the_start(job: Job) -> None:
     job.strike()
     job.start()

@@ -11,6 +11,7 @@ from chaos.node import send
 
 KILLED = ("rank {rank} .*on {node}", "SIGKILL")
 LOST_NODE = ("{node}",)
+LOST_COORDINATOR = ("coordinator .*was lost",)
 
 
 @fault("kill rank", "SIGKILL to a rank", restarts=1, cause=KILLED, torchrun=True, smoke=True)
@@ -147,9 +148,8 @@ def kill_node_again(job: Job) -> None:
     job.again()
 
 
-@fault("kill coordinator guardian", "SIGKILL to the coordinator's guardian", nodes=3, nnodes="2:3", cause=LOST_NODE)
+@fault("kill coordinator guardian", "SIGKILL to the coordinator's guardian", nodes=3, nnodes="2:3", cause=LOST_COORDINATOR)
 def kill_coordinator_guardian(job: Job) -> None:
-    job.note(node="n0")
     job.nodes["n0"].is_lost = True
     job.strike()
     send(job.nodes["n0"].launcher.pid, signal.SIGKILL)
@@ -161,12 +161,11 @@ def kill_coordinator_guardian(job: Job) -> None:
     "SIGKILL to the coordinator's agent",
     nodes=3,
     nnodes="2:3",
-    cause=LOST_NODE,
+    cause=LOST_COORDINATOR,
     smoke=True,
     torchrun=True,
 )
 def kill_coordinator_agent(job: Job) -> None:
-    job.note(node="n0")
     job.nodes["n0"].is_lost = True
     job.strike()
     send(job.nodes["n0"].agent_pid(), signal.SIGKILL)
@@ -191,7 +190,7 @@ def kill_coordinator_again(job: Job) -> None:
 def coordinator_lost_twice(job: Job) -> None:
     job.strike()
     job.nodes["n0"].kill()
-    job.again()
+    job.again(steps=100)
     job.nodes["n1"].kill()
     job.wait(lambda: {life.node for life in job.alive()} == {"n2", "n3"}, "ranks on the two that are left")
     job.goes_on()

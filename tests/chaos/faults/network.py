@@ -60,7 +60,7 @@ def node_power(job: Job) -> None:
 @fault(
     "coordinator loses power",
     "the coordinator's host is gone without a word",
-    cause=("n0",),
+    cause=("coordinator .*was lost",),
     torchrun=True,
     smoke=True,
     **THREE,
@@ -223,7 +223,7 @@ def delay(milliseconds: int, **more: object) -> None:
 
 
 delay(200)
-delay(800)
+delay(400)
 
 
 @fault("200 ms delay, DDP", "every packet of n1 takes 200 ms longer each way; a rank of PyTorch's is killed", restarts=1, nodes=2, network=True,

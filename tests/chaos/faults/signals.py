@@ -72,15 +72,15 @@ for one in (signal.SIGPIPE, signal.SIGCHLD, signal.SIGWINCH, signal.SIGCONT, sig
     is_ignored(one)
 
 
-@fault("SIGTERM twice", "SIGTERM to n0's launcher, and again 0.3 s later, while ranks are deaf to it", outcome=Outcome.ENDS, nproc=1,
+@fault("SIGTERM twice", "SIGTERM to all launchers, and again 1.5 s later, while ranks are deaf to it", outcome=Outcome.ENDS, nproc=1,
        script="import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n")  # fmt: skip
 def sigterm_twice(job: Job) -> None:
     job.strike()
-    job.nodes["n0"].launcher.send_signal(signal.SIGTERM)
-    job.lasts(0.3)
-    for node in job.nodes.values():
-        if node.runs:
-            node.launcher.send_signal(signal.SIGTERM)
+    for _ in range(2):
+        for node in job.nodes.values():
+            if node.runs:
+                node.launcher.send_signal(signal.SIGTERM)
+        job.lasts(1.5)
 
 
 @fault(
@@ -243,12 +243,12 @@ def ctrl_s(job: Job) -> None:
     job.afterwards(lambda: os.close(terminal))
 
 
-@fault("in the background", "started with & from a shell with job control at a terminal with tostop; a rank reads from stdin, another is killed",
-       restarts=1, starts=False)  # fmt: skip
+@fault("in the background", "started with & from a shell with job control at a terminal with tostop; ranks read from stdin, and one is killed",
+       restarts=1, starts=False, script="import sys, threading\nthreading.Thread(target=lambda: sys.stdin and sys.stdin.read(), daemon=True).start()\n")  # fmt: skip
 def in_the_background(job: Job) -> None:
     mine, theirs = pty.openpty()
     node = job.nodes["n1"]
-    shell = ["bash", "-c", 'set -m; stty tostop; "$@" & wait $!', "bash", *job.words("n1")]
+    shell = ["bash", "-c", 'set -m; stty tostop; "$@" >0.out 2>0.err & wait $!', "bash", *job.words("n1")]
     node.start(["python3", "-c", AT_TERMINAL, *shell], {}, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     _read(job, mine, "n1")

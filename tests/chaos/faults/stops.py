@@ -152,7 +152,7 @@ def stop_guardian_for_ever(job: Job) -> None:
     node.launcher.kill()
 
 
-@fault("stop coordinator agent for ever", "SIGSTOP to the coordinator's agent", cause=("n0",), **THREE)
+@fault("stop coordinator agent for ever", "SIGSTOP to the coordinator's agent", cause=("coordinator .*was lost",), **THREE)
 def stop_coordinator_for_ever(job: Job) -> None:
     job.nodes["n0"].is_lost = True
     _stop(job, [job.nodes["n0"].agent_pid()], None)

@@ -2,7 +2,7 @@
 
 lives/ROUND.RANK.PID.json   who it is; beside it `.stamps`: its first and last moment (monotonic, one kernel)
 saves                       one line for each checkpoint: when, step, round, pid
-order.json                  what a rank is to do to itself: {"rank": 1, "what": "segfault"}
+order.RANK                  what a rank is to do to itself: {"what": "segfault", "arguments": [], "number": 0}
 finish                      the job may end
 """
 
@@ -57,7 +57,7 @@ class Ledger:
             json.dump(life, file)
         os.rename(f"{name}.tmp", f"{name}.json")
         self._saves = os.open(f"{folder}/saves", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-        self._order = f"{folder}/order.json"
+        self._order = f"{folder}/order.{self.rank}"
 
     def stamp(self):
         """It runs."""
@@ -91,12 +91,7 @@ class Ledger:
                 order = json.load(file)
         except FileNotFoundError:
             return
-        if order["rank"] == self.rank:
-            taken = f"{self.folder}/taken.{order['number']}"
-            try:
-                os.rename(self._order, taken)
-            except FileNotFoundError:
-                return
-            import misdeeds
+        os.rename(self._order, f"{self.folder}/taken.{order['number']}")
+        import misdeeds
 
-            getattr(misdeeds, order["what"])(self, *order["arguments"])
+        getattr(misdeeds, order["what"])(self, *order["arguments"])

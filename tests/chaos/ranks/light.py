@@ -23,7 +23,7 @@ def read(link, size):
     while len(parts) < size:
         part = link.recv(size - len(parts))
         if not part:
-            raise ConnectionError("a peer has closed the connection")
+            raise ConnectionError("nothing more comes")
         parts += part
     return parts
 
@@ -77,6 +77,8 @@ def main():
         slope, loss = gradient(weight, step, range(book.rank, ITEMS, book.world))
         try:
             slope, loss, last = all_reduce(book, links, slope, loss)
+        except OSError as error:
+            raise RuntimeError("Connection closed by peer") from error  # as gloo says it
         finally:
             book.stamp()
         weight, step = weight - RATE * slope, step + 1
