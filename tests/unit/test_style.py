@@ -13,11 +13,7 @@ import pytest
 SRC = Path(__file__).parents[2] / "src" / "holdfast"
 
 MAY_SLEEP = {
-    "runtime/host.py": "the host World's own clock",
-    "runtime/process/guardian.py": "one thread's patience with an agent that may still end things its own way",
     "client/commit.py": "until its agent renews the lease in shared memory, or kills it: nobody wakes a rank that has none",
-    "client/spare.py": "a few milliseconds, by which rank 0 is to be first; its port tells nobody when it begins to listen",
-    "runtime/process/process.py": "looking again, a millisecond later and for a bounded time, whether a killed tree is empty",
     "integrations/kubernetes/orchestrator.py": "an API server that is busy says how long to wait; the call is a thread's own",
     "elastic": "torch's own names promise it",
 }
@@ -61,7 +57,8 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def no_sleep(tree: ast.Module, path: str) -> list[str]:
-    """A sleep is a poll, or a race covered up: wait for the event, or give the loop a deadline."""
+    """A sleep is a poll, or a race covered up: wait for the event, or give the loop a deadline. It raises where an interposed
+    clock (libfaketime) was set back, and what ends workers may not."""
     if _allowed(path, MAY_SLEEP):
         return []
     imported = any(

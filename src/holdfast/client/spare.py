@@ -22,7 +22,7 @@ import ctypes
 import gc
 import os
 import sys
-from time import monotonic, sleep
+from time import monotonic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -308,7 +308,20 @@ def _become(spare: _Spare, bootstrap: ModuleType, streams: bytes, changes: list[
     _await_store()
 
 
-def _await_store(pause: Callable[[float], object] = sleep) -> None:
+def _pause(seconds: float) -> None:
+    """Wait so long. `time.sleep` raises where an interposed clock (libfaketime) was set back, and would end the rank."""
+    one, other = _socket.socketpair()
+    one.settimeout(seconds)
+    try:
+        one.recv(1)
+    except OSError:
+        pass
+    finally:
+        one.close()
+        other.close()
+
+
+def _await_store(pause: Callable[[float], object] = _pause) -> None:
     """Let rank 0 start first, by a few milliseconds: a rank that comes before its store listens tries again only after half a
     second. A wait in vain costs LET_FIRST_S together."""
     if "torch.distributed" not in sys.modules or os.environ.get("RANK", "0") == "0":

@@ -176,7 +176,7 @@ def _expect_loss(reader: int) -> None:
     def backstop() -> None:
         while os.read(reader, 1):
             pass
-        time.sleep(BACKSTOP_S)
+        process.pause(BACKSTOP_S)
         end_everything()
 
     _thread.start_new_thread(backstop, ())

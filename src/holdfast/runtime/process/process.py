@@ -12,6 +12,7 @@ import errno
 import fcntl
 import os
 import resource
+import select
 import time
 
 try:
@@ -389,7 +390,13 @@ def _strike_all(look: Callable[[], list[tuple[int, str, bool]]], signum: int) ->
         late_s = time.monotonic() - began
         if signum != signal.SIGKILL or late_s > TREE_DEADLINE_S or _no_one_to_wait_for(below, late_s):
             return struck
-        time.sleep(0.001)
+        pause(0.001)
+
+
+def pause(seconds: float) -> None:
+    """Wait so long, by the kernel's count from now: `time.sleep` gives it a moment of the clock, and raises where an interposed
+    clock (libfaketime) has made that one impossible. What ends workers may not fail of that."""
+    select.poll().poll(1000 * seconds)
 
 
 def _no_one_to_wait_for(below: list[tuple[int, str, bool]], late_s: float) -> bool:
