@@ -471,3 +471,15 @@ def test_both_sides_that_are_forced_are_one_job_when_they_meet(start: Start) -> 
         cluster.heal(place)
     cluster.run_for(15.0)
     assert sum(bool(cluster.agents[place].world.live) for place in "abcd") == 1
+
+
+# --- far away -----------------------------------------------------------------------------------------------------------------
+
+
+def test_nodes_that_are_far_from_one_another_choose_a_successor_too(start: Start) -> None:
+    cluster = start("abc", min_nodes=2, runs_s=60.0, lease_s=6.0)
+    cluster.slow_network((0.2, 0.2))
+    cluster.run(8.0)
+    cluster.power_off("a")
+    cluster.finish()
+    assert len(leaders(cluster)) == 1 and [cluster.codes[place] for place in "bc"] == [0, 0]

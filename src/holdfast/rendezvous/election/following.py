@@ -9,6 +9,7 @@ from holdfast.core.machine import NEVER, Action, Say
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import Leads, Roster
 from holdfast.rendezvous.election.messages import Follow
+from holdfast.rendezvous.election.peer_dialer import CONNECT_S
 from holdfast.rendezvous.election.succession_state import NO_PROPOSAL, Role, State, Step, hung_up
 
 
@@ -103,5 +104,6 @@ def _bound(state: State, now: float) -> Step:
         met_elder=False,
         complained=False,
         refused={},
+        dial=replace(state.dial, connect_s=CONNECT_S),
     )
     return hung_up(state, now)

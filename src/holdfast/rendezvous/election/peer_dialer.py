@@ -12,10 +12,12 @@ from holdfast.core.wire.messages import Message
 
 LINKS_FROM = 1 << 19  # Numbers of these links, apart from the member's and from those that others open.
 
-CONNECT_S = 0.5  # Time for a link to the next in line. A host without power does not even refuse.
+CONNECT_S, LONGEST_CONNECT_S = 0.5, 1.5
+"""Time for a link to the next in line. A host without power does not even refuse. Where all have been called in vain they may
+be far away, since a link takes three round trips: the time doubles. The longest is enough for 200 ms each way."""
 
 WAIT_S = 2.0
-"""How long to wait for one that is there. Promises end within a renewal of each other, at most a second apart."""
+"""How long to wait for one that is there, at least. Promises end within a renewal of each other, at most a second apart."""
 
 
 class Dial(Value):
@@ -26,6 +28,7 @@ class Dial(Value):
     up: bool = False
     until: float = NEVER  # How long to stay with it.
     next_at: float = -NEVER  # When to call the next.
+    connect_s: float = CONNECT_S
 
     def uses(self, link: int) -> bool:
         """Whether a call goes over that link."""
@@ -39,12 +42,21 @@ class Dial(Value):
     def call(self, endpoint: str, now: float) -> tuple[Dial, list[Action]]:
         """Begin a link to `endpoint`."""
         link = self.link + 1
-        dial = replace(self, link=link, to=endpoint, up=False, until=now + CONNECT_S)
+        dial = replace(self, link=link, to=endpoint, up=False, until=now + self.connect_s)
         return dial, [Connect(link=link, endpoint=endpoint)]
+
+    def patient(self) -> Dial:
+        """With twice the time for a link."""
+        return replace(self, connect_s=min(LONGEST_CONNECT_S, 2 * self.connect_s))
+
+    @property
+    def wait_s(self) -> float:
+        """How long to wait for a dialled peer that is there."""
+        return max(WAIT_S, self.connect_s)
 
     def answered(self, now: float) -> Dial:
         """The link came up."""
-        return replace(self, up=True, until=now + WAIT_S)
+        return replace(self, up=True, until=now + self.wait_s)
 
     def say(self, message: Message) -> list[Action]:
         """Send to the dialled peer."""

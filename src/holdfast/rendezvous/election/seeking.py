@@ -9,7 +9,6 @@ from holdfast.core.wire.links import HangUp, Transmit
 from holdfast.core.wire.messages import Seek
 from holdfast.rendezvous.election.forced import call_next, silent
 from holdfast.rendezvous.election.messages import GiveUp
-from holdfast.rendezvous.election.peer_dialer import WAIT_S
 from holdfast.rendezvous.election.roster import aged
 from holdfast.rendezvous.election.succession_state import State, Step, hung_up, looks_by
 from holdfast.rendezvous.election.voting import won_alone
@@ -37,7 +36,7 @@ def speak(state: State, now: float) -> Step:
     free = now >= state.free_at
     state = replace(state, said_free=free)
     if not free:
-        dial = replace(state.dial, until=max(state.dial.until, state.free_at + WAIT_S))
+        dial = replace(state.dial, until=max(state.dial.until, state.free_at + state.dial.wait_s))
         state = looks_by(replace(state, dial=dial), state.free_at)
     return state, state.dial.say(seeks(state, now, free=free))
 
@@ -52,7 +51,7 @@ def seeks(state: State, now: float, *, free: bool) -> Seek:
 
 def referred(state: State, elder: str, now: float) -> Step:
     """The dialled peer would have an elder: go there. Not again and again: it may be out of our reach alone."""
-    if elder not in state.held.line or now < state.referred_at + WAIT_S:
+    if elder not in state.held.line or now < state.referred_at + state.dial.wait_s:
         return state, []
     return hung_up(replace(state, referred_at=now, place=state.held.line.index(elder)), now)
 
@@ -106,7 +105,7 @@ def refusing(state: State, endpoint: str, now: float) -> State:
 
 def _line_done(state: State, now: float) -> Step:
     """The whole line has been asked."""
-    elder, state = state.met_elder, replace(state, met_elder=False)
+    elder, state = state.met_elder, replace(state, met_elder=False, dial=state.dial.patient())
     if now < state.free_at:
         return replace(state, dial=replace(state.dial, next_at=now + STAND_S)), []
     if state.setup.goes_on and not elder and state.is_in_line:

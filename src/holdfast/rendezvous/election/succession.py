@@ -42,7 +42,6 @@ from holdfast.rendezvous.election.leading import (
     speak_as_leader,
 )
 from holdfast.rendezvous.election.messages import Follow, ForceAsked, MemberLink, Reported
-from holdfast.rendezvous.election.peer_dialer import WAIT_S
 from holdfast.rendezvous.election.seeking import answering, go_down, referred, refusing, speak, told_of_elder, with_elder
 from holdfast.rendezvous.election.succession_state import (
     AgentLeaves,
@@ -264,7 +263,7 @@ def _due(state: State, now: float) -> Step:
 def _seek(state: State, now: float) -> Step:
     state, out = go_down(state, now)
     if state.dial.up and not state.said_free and now >= state.free_at:
-        state, says = speak(replace(state, dial=replace(state.dial, until=now + WAIT_S)), now)
+        state, says = speak(replace(state, dial=replace(state.dial, until=now + state.dial.wait_s)), now)
         out += says
     if state.role is not Role.SEEKING:  # it leads alone
         return state, out

@@ -11,13 +11,12 @@ from holdfast.core.wire.messages import Electorate, Leads, Past, Propose, Roster
 from holdfast.rendezvous.election.forced import is_forced
 from holdfast.rendezvous.election.leader_lease import TERM, Body, Mandate
 from holdfast.rendezvous.election.messages import Lead
-from holdfast.rendezvous.election.peer_dialer import WAIT_S
 from holdfast.rendezvous.election.roster import adopted, aged, elector_of
 from holdfast.rendezvous.election.succession_state import NO_PROPOSAL, Proposal, Role, State, Step, hung_up, looks_by
 from holdfast.rendezvous.election.witness_claims import Claimed
 from holdfast.rendezvous.lease import FENCE_S
 
-PROPOSE_S = 1.0  # How long a proposal waits for its votes.
+PROPOSE_S = 1.0  # How long a proposal waits for its votes, at least. They take a round trip, and a link takes three.
 
 
 def supported(state: State, seek: Seek, link: int) -> State:
@@ -62,7 +61,8 @@ def stand(state: State, now: float) -> Step:
         return (looks_by(state, free_at) if state.ballot.seeks else state), []
     if short := state.ballot.short(state.held, state.ballot.willing):
         return _ask_witness_to_lead(state, short, now)
-    proposal = Proposal(at=now, until=now + PROPOSE_S, votes=frozenset())  # our own vote comes when the term is kept
+    until = now + max(PROPOSE_S, state.dial.connect_s)
+    proposal = Proposal(at=now, until=until, votes=frozenset())  # our own vote comes when the term is kept
     state = looks_by(replace(state, term=1 + max(state.term, state.ballot.term), proposal=proposal), proposal.until)
     if not state.ballot.short(state.held, {state.setup.endpoint}):
         return state, []
@@ -76,7 +76,7 @@ def asked_to_vote(state: State, proposed: Propose, now: float) -> Step:
         return state, []
     if proposed.term <= state.term or now < max(state.free_at, state.proposal.until):
         return state, []
-    dial = replace(state.dial, until=now + WAIT_S)
+    dial = replace(state.dial, until=now + state.dial.wait_s)
     vote = Vote(node=state.setup.endpoint, term=proposed.term, mark=proposed.mark)
     free_at = now + state.roster.promise_s
     return replace(state, term=proposed.term, free_at=free_at, dial=dial, owed=(dial.link, vote)), []
