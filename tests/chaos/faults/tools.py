@@ -72,8 +72,8 @@ def asked(
             job.again()
 
 
-asked("holdfast stop", "an operator stops the job, on any node", "stop", outcome=Outcome.ENDS)
-asked("holdfast restart", "an operator has all ranks started again, on any node", "restart", restarts=(0, 1))
+asked("holdfast stop", "an operator stops the job, on any node", "stop", "chaos", outcome=Outcome.ENDS)
+asked("holdfast restart", "an operator has all ranks started again, on any node", "restart", "chaos", restarts=1)
 asked("inject: kill", "`holdfast inject kill n1`, on any node", "inject", "kill", "n1", restarts=1, options=("--allow-inject",))
 asked("inject: hang", "`holdfast inject hang n1`, on any node", "inject", "hang", "n1", restarts=1,
       options=("--allow-inject", "--most-limit", 4, "--least-limit", 4, "--still-limit", 6))  # fmt: skip
@@ -85,7 +85,7 @@ asked("inject: hang", "`holdfast inject hang n1`, on any node", "inject", "hang"
     restarts=(1, 2),
 )
 def restart_killed(job: Job) -> None:
-    asking = _command(job.nodes["n0"], "restart")
+    asking = _command(job.nodes["n0"], "restart", "chaos")
     job.lasts(job.rng.uniform(0, 0.2))
     asking.kill()
     asking.wait()
@@ -193,14 +193,15 @@ def at_once(job: Job) -> None:
 )
 def stop_and_kill(job: Job) -> None:
     life = job.any_rank()
-    asking = _command(job.nodes["n0"], "stop")
+    asking = _command(job.nodes["n0"], "stop", "chaos")
     job.lasts(job.rng.uniform(0, 0.3))
     job.kill_rank(life)
     asking.wait(30)
 
 
-@fault("follower of the log killed", "the process that shows an agent's output to a terminal (`| cat`) is killed; then a rank is killed", restarts=1,
-       starts=False)  # fmt: skip
+@fault("follower of the log killed", "the process that shows an agent's output to a terminal (`| cat`) is killed, with --tee 3; then a rank is killed", restarts=1,
+       starts=False,
+    options=("--tee", 3))  # fmt: skip
 def follower_killed(job: Job) -> None:
     job.start("n0")
     cat = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
