@@ -325,3 +325,54 @@ def test_our_agent_hears_of_the_sections(holdfast: Any, script: Any, wait_until:
     wait_until(lambda: "loading" in holdfast("status", "job").stdout)
     (path.parent / f"{path.name}.end").touch()
     assert job.wait().returncode == 0
+
+
+LIGHTNING = """
+import logging, sys, types
+for name in ("lightning", "lightning.pytorch", "lightning.pytorch.callbacks"):  # what is asked of Lightning
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = []
+sys.modules["lightning.pytorch.callbacks"].Callback = object
+from holdfast.integrations.lightning_straggler import StragglerDetectionCallback
+from holdfast.straggler import Report
+
+logging.basicConfig(format="%(message)s", level="INFO", stream=sys.stdout)
+saved, logged = [], {}
+saves = types.SimpleNamespace(_monitor_candidates=lambda trainer: {}, _save_last_checkpoint=lambda *_: saved.append("saved"))
+class Strategy:
+    checkpoint_io = object()
+    def training_step(self):
+        return 7
+strategy = Strategy()
+trainer = types.SimpleNamespace(strategy=strategy, checkpoint_callback=saves, should_stop=False)
+module = types.SimpleNamespace(log_dict=lambda told, **_: logged.update(told))
+made = StragglerDetectionCallback(0.0, True, True, 1, 0.7, 0.7, True, True)
+made.setup(trainer, module, "fit")
+plain = {"section_relative_perf_scores": {}, "section_individual_perf_scores": {}, "local_section_summaries": {}}
+report = Report(
+    gpu_relative_perf_scores={0: 1.0, 1: 0.5, 2: 0.9}, gpu_individual_perf_scores={0: 1.0, 1: 1.0, 2: 0.8}, rank=0,
+    rank_to_node={0: "a", 1: "b", 2: "c"}, local_kernel_summaries={}, generate_report_elapsed_time=1.0, gather_on_rank0=True,
+    **plain)
+from holdfast.straggler import Detector
+Detector.generate_report = lambda: report
+try:
+    for step in range(20):
+        assert strategy.training_step() == 7
+        made.on_train_batch_end(trainer, module, None, None, step)
+except SystemExit as ended:
+    assert ended.code == 1 and step == 16 and trainer.should_stop and saved == ["saved"], (step, saved)
+assert Detector.custom_sections["Strategy.training_step"].total_entry_cnt == 17
+made.teardown(trainer, module, "fit")
+assert not Detector.initialized and logged["gpu_relative_perf/min"] == 0.5 and logged["gpu_individual_perf/max"] == 1.0
+print("done")
+"""
+
+
+def test_a_lightning_trainer_shows_its_scores_and_ends_where_there_is_a_straggler(holdfast: Any, script: Any) -> None:
+    done = holdfast("run", script(LIGHTNING), timeout=100.0)
+    assert done.returncode == 0 and done.stdout.endswith("done\n"), done.output
+    assert "relative performance. Affected ranks: {StragglerId(rank=1, node='b')}" in done.stdout
+    worst_and_best = (
+        " Worst performing 1/3 ranks:\n  Rank=1 Node=b Score=0.50\n Best performing 1/3 ranks:\n  Rank=0 Node=a Score=1.00"
+    )
+    assert f"GPU relative performance:\n{worst_and_best}" in done.stdout and "performance dropped" not in done.stdout

@@ -14,6 +14,7 @@ from kit.imports import Import, imports, modules
 from kit.layers import FLOORS
 
 FLOOR = {package: number for number, floor in enumerate(FLOORS) for package in floor}
+TORCH_MODULES = ("holdfast.integrations.torch", "holdfast.integrations.lightning_straggler")
 FOR_TORCH = ("straggler", "checkpointing")
 """Packages of no use to a script without torch."""
 IN_A_RANK = ("fault_tolerance", "ptl_resiliency", "google", *FOR_TORCH)
@@ -166,7 +167,7 @@ def _wrong_stranger(here: str, module: str, used: Import) -> str | None:
     top = used.name.split(".")[0]
     if top == "torch" and here == "elastic":
         return "elastic imports torch only inside the function that needs it: torch takes seconds" if used.on_load else None
-    if top == "torch" and not module.startswith("holdfast.integrations.torch") and here not in FOR_TORCH:
+    if top == "torch" and not module.startswith(TORCH_MODULES) and here not in FOR_TORCH:
         return "only elastic and integrations.torch know torch: torchrun spends its first seconds importing it"
     if here in THIRD_PARTY_FREE and top != "holdfast" and top not in STANDARD:
         return f"{here} uses the standard library only: it is loaded in every rank, beside the user's own pins"
