@@ -21,8 +21,8 @@ argparse._ = lambda message: message  # type: ignore[attr-defined]
 
 
 def read(argv: Sequence[str], flags: Sequence[Option] = ALL_FLAGS, command: str = "run") -> Typed:
-    """Take `argv` (without the program's name and subcommand) apart. `command`: that subcommand, which hints name. UsageError: it
-    cannot be understood."""
+    """Take `argv` (without the program's name and subcommand) apart. `command`: that subcommand, which hints name. UsageError:
+    it cannot be understood."""
     words = list(argv)
     parser = _Parser(flags, f"holdfast {command}")
     try:
