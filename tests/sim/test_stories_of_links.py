@@ -80,7 +80,7 @@ def test_a_node_that_cannot_renew_stops_its_workers_before_others_take_their_ran
         a: rank 0 (local 0) on a was killed by SIGTERM (stopped by us)
         a: round 2 of a, group rank 0, 1 ranks (node b was lost: not heard from for 3.0 s (lease 3 s))
         b: error: the coordinator at endpoint:29400 is lost, or cut off from this node; the other of two nodes cannot know which, so its ranks stay stopped
-          hint: let a third party decide: --witness DIR, which all nodes share; or risk two sides: --on-split continue
+          hint: let a third party decide: --witness DIR, which all nodes share; or risk two sides: --on-split continue; if a is gone for good: holdfast force-leader job --lost a
         b: * reachable again
         a: b joined
         a: decides to rejoin: b joined

@@ -11,6 +11,7 @@ import hashlib
 from holdfast.core.job.events import (
     ControlRequested,
     CoordinatorFound,
+    CoordinatorMissing,
     Decided,
     Event,
     FailureSeen,
@@ -33,7 +34,10 @@ from holdfast.core.job.events import (
 )
 from holdfast.core.job.failure import describe
 
-QUIET = (CoordinatorFound, JoinRequested, StopSent, WorkerDying, WorkerExited, WorkersStopped, WorkerStarted)
+QUIET = (
+    *(CoordinatorFound, CoordinatorMissing, JoinRequested, StopSent),
+    *(WorkerDying, WorkerExited, WorkersStopped, WorkerStarted),
+)
 """Events that a short transcript leaves out."""
 
 WORDS: dict[type[Event], str] = {

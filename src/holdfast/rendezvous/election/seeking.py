@@ -135,7 +135,8 @@ def _trouble(state: State) -> tuple[str, str]:
     """Why nobody leads, and what would help."""
     missing = sorted({name for endpoint, name in state.held.past.names.items() if endpoint not in state.ballot.willing})
     force = f"holdfast force-leader {state.setup.job} --lost {','.join(missing[:MOST_NAMED]) or 'NODE,…'}"
-    forced = f"if {', '.join(missing[:MOST_NAMED]) or 'the others'} are gone for good: {force}"
+    lost = "the others are" if not missing else f"{', '.join(missing[:MOST_NAMED])} {'is' if len(missing) == 1 else 'are'}"
+    forced = f"if {lost} gone for good: {force}"
     roster, largest = state.held, state.held.largest
     what = f"the coordinator at {state.leader or roster.line[0]} is lost, or cut off from this node"
     if largest.size == 2 and not largest.witness:
