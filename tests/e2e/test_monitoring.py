@@ -68,6 +68,8 @@ class Ranks:
             round=1, restart_count=0, group_rank=0, master_addr="127.0.0.1", master_port=1, nodes=(), reason="first", **sizes
         )
         self.workers.hold_port()
+        for _ in self.workers.open_logs(self.assigned) or self.host.wait(float("inf")):
+            """They are open."""
         self.found += self.monitoring.begin_round(self.assigned, self.workers.start(self.assigned))
 
     def _perform(self, actions: Any) -> None:

@@ -145,12 +145,13 @@ def test_an_agent_that_was_stopped_for_longer_than_its_lease_comes_back_as_any_o
     job.never_two_rounds()
 
 
-def test_a_host_that_was_asleep_as_a_whole_comes_back_as_a_spare(hosts):
+def test_a_host_that_was_stopped_as_a_whole_comes_back(hosts):
+    """Soon after the end of its lease the kernel wakes its agent, which ends the old rank: as a spare, or in its place."""
     job = hosts("a", "b", "c")
     job.running("a", "b", spares=("c",))
     rank, others = job.rank(1, 1).pid, [pid for pid in job.switch.places["b"].pids() if pid != job.rank(1, 1).pid]
     job.signal(STOP, rank, *others)
-    assert (job.rank(0, 2).host, job.rank(1, 2).host) == ("a", "c")  # both have looked who is beside them
+    assert job.rank(0, 2).host == "a" and job.rank(1, 2).host in ("b", "c")  # both have looked who is beside them
     # The agent first. A kernel that wakes all at once may give the rank some milliseconds; on its round's port it meets nobody.
     job.signal(CONT, *others)
     job.joined(4)

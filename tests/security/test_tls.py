@@ -56,7 +56,7 @@ def test_a_certificate_of_another_ca_gets_one_line_on_each_side(job, ours, other
     stranger = others.flags("b")[:4]
     assert "it does not accept our certificate" in turned_away(job, *stranger, "--tls-ca", str(ours.ca_file))
     job.said("its certificate is not accepted: ")
-    assert job.finish().count("turned away a connection") == 1
+    assert job.finish().count("]: turned away a connection") == 1
 
 
 def test_a_coordinator_of_another_ca_is_not_believed(job, ours, others):
@@ -70,7 +70,7 @@ def test_an_expired_certificate_gets_one_line_on_each_side(job, ours):
     job.begin(*ours.flags("a"))
     assert "ours has expired" in turned_away(job, *ours.flags("b", not_after=LONG_AGO))
     job.said("certificate has expired")
-    assert job.finish().count("turned away a connection") == 1
+    assert job.finish().count("]: turned away a connection") == 1
 
 
 def test_no_certificate_gets_a_line(job, ours):
@@ -88,14 +88,14 @@ def test_without_tls_against_tls_gets_one_line_on_each_side(job, ours):
     job.begin(*ours.flags("a"))
     assert "this job uses TLS: give --tls-cert" in turned_away(job)
     job.said("it does not use TLS, and this job does")
-    assert job.finish().count("turned away a connection") == 1
+    assert job.finish().count("]: turned away a connection") == 1
 
 
 def test_tls_against_none_gets_one_line_on_each_side(job, ours):
     job.begin()
     assert "the other side does not use TLS, and this node does" in turned_away(job, *ours.flags("b"))
     job.said("it speaks TLS, and this node does not")
-    assert job.finish().count("turned away a connection") == 1
+    assert job.finish().count("]: turned away a connection") == 1
 
 
 def test_a_certificate_is_no_token(job, ours):

@@ -74,8 +74,8 @@ MUTATIONS = (
     Mutation(
         "a job that restarts in vain ends with exit code 1",
         "recovery/policy.py",
-        'it is not restarted again (exit code {code})", exit_code=code)',
-        'it is not restarted again (exit code {code})", exit_code=1)',
+        'reason=why, exit_code=self.no_restart_exit_code)',
+        'reason=why, exit_code=1)',
     ),
     # --- what one node does ---
     Mutation(
@@ -87,8 +87,8 @@ MUTATIONS = (
     Mutation(
         "no port is held for the round to come",
         "agent/workers/workers.py",
-        "return [*seen, self.hold_port()]",
-        "return seen",
+        "            return [self.hold_port()]\n",
+        "            return []\n",
     ),
     Mutation(
         "a spare that still imports becomes a worker",
@@ -125,8 +125,8 @@ MUTATIONS = (
     Mutation(
         "the last events are not recorded",
         "telemetry/record/recorder.py",
-        "        self.flush()\n        if not self.io_thread.close():",
-        "        if not self.io_thread.close():",
+        "        self.flush()\n        self.io_thread.do(self._close_file)\n        if",
+        "        self.io_thread.do(self._close_file)\n        if",
     ),
     # --- at the operating system, and in the rank ---
     Mutation(

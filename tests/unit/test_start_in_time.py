@@ -12,6 +12,7 @@ from kit.stages.made_up import assigned
 from holdfast.agent.agent import Agent
 from holdfast.agent.group.messages import TOO_LATE, PortHeld, Started, StartFailed, StartWorkers
 from holdfast.agent.logs.attempt_logs import LogPlan
+from holdfast.agent.own_lease import OwnLease
 from holdfast.agent.workers.workers import Workers
 from holdfast.core.config.config import RunConfig
 from holdfast.core.processes import ProcessGone
@@ -36,14 +37,14 @@ def test_what_would_start_after_its_lease_does_not(tmp_path: Path, left_s: float
         left -= sum(isinstance(seen, ProcessGone) for seen in host.wait(host.now() + 1.0))
 
 
-def test_the_guardian_knows_of_the_lease_before_the_directories_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_guardian_knows_of_the_lease_before_the_directories_are_made() -> None:
     lease = guardian.Lease()
-    monkeypatch.setattr(guardian, "lease", lease)
     known: list[Any] = []
     agent = object.__new__(Agent)
     agent.answers = []
-    agent.host = SimpleNamespace(unix=lambda: 0.0)  # type: ignore[assignment]
-    agent.node = SimpleNamespace(member=object(), lease_ends=7.0)  # type: ignore[assignment]
+    host: Any = SimpleNamespace(unix=lambda: 0.0, now=lambda: 0.0, show_lease=lambda until: None)
+    node: Any = SimpleNamespace(member=object(), lease_ends=7.0)
+    agent.host, agent.node, agent.lease = host, node, OwnLease(host, node, lease)
 
     def start(told: Assigned, until: float | None) -> list[Any]:
         known.append((lease.until, until))

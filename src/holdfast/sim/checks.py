@@ -245,13 +245,13 @@ class Checks:
     def may_commit(self, agent: Watched, worker: Worker) -> None:
         """A rank has looked at its lease, and may replace the checkpoint: nobody else holds its rank."""
         newest = self.newest_round.get(self.runs[agent.id], 0)
-        if newest > worker.round and self.hosted.get(agent.id) not in self.anew:
+        if newest > worker.round and worker.life.killable and self.hosted.get(agent.id) not in self.anew:
             left = f"rank {worker.rank} of round {worker.round}, which is none any more"
             raise Violation(f"{left}, may replace the checkpoint from {agent.place}: round {newest} has begun")
 
     def committed(self, agent: Watched, worker: Worker) -> None:
         """A rank has replaced the checkpoint: never a newer one."""
-        if self.hosted.get(agent.id) in self.anew:
+        if self.hosted.get(agent.id) in self.anew or not worker.life.killable:
             return
         run = self.runs[agent.id]
         if worker.round < self.newest_checkpoint.get(run, 0):

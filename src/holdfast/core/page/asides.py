@@ -9,8 +9,6 @@ have written aside for it: that rename then finds nothing (`holdfast.client.comm
 
 from __future__ import annotations
 
-from binascii import crc32
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,6 +35,8 @@ def _is_of(parts: list[str], end: str, job: str, round: str) -> bool:
 
 
 def _sum(job: str) -> str:
+    from binascii import crc32  # only where something is committed
+
     return f"{crc32(job.encode('utf-8', 'replace')):08x}" if job else "0"
 
 

@@ -160,6 +160,8 @@ def _start_error(program: str, error: OSError, cwd: str | None) -> StartError:
         what = "it is a directory"
     elif error.errno == errno.EACCES:
         what, hint = "it is not executable", f"chmod +x {program}"
+    elif error.errno in (errno.EMFILE, errno.ENFILE):
+        what, hint = "out of file descriptors", "raise the limit (ulimit -n 4096)"
     elif error.errno == errno.ENOEXEC:
         what = "not a program that this machine can run (exec format error)"
         hint = "a script needs a first line such as #!/bin/sh; a binary must be built for this architecture"
