@@ -137,7 +137,8 @@ class Job:
         ours = ["--node-name", name, "--lease", LEASE_S, "--backoff", 0, *setup.options, *more]
         module = "holdfast run" if self.launcher == HOLDFAST else "torch.distributed.run"
         if self.launcher == TORCHRUN:
-            ours = ["--local-addr", self.nodes[name].address]
+            budget = [word for flag, word in zip(setup.options, setup.options[1:]) if flag == "--max-restarts"]
+            ours = ["--local-addr", self.nodes[name].address, "--max-restarts", *(budget[-1:] or [BUDGET])]
         return [sys.executable, "-m", *module.split(), *common, *ours, script or self.script, self.folder]
 
     def start(self, *names: str, options: tuple[object, ...] = (), env: dict[str, str] | None = None, **how: Any) -> None:

@@ -25,10 +25,12 @@ def _switch(job: Job) -> Switch:
 
 
 def _leaves_or_stays(job: Job, *names: str) -> None:
-    """Its node may have been given up, and may have come back."""
-    job.lasts(0.5)
-    for name in names:
-        job.nodes[name].is_lost = not job.nodes[name].runs
+    """Its node may have been given up, or has a rank again: a job that ends before finds nobody to tell it so."""
+    nodes = [job.nodes[name] for name in names]
+    back = lambda: {life.node for life in job.alive()}
+    job.wait(lambda: all(not node.runs or node.name in back() for node in nodes), f"{', '.join(names)} to be back", 25.0)
+    for node in nodes:
+        node.is_lost = not node.runs
 
 
 def _for_a_while(job: Job, seconds: float, *names: str) -> None:
@@ -82,6 +84,7 @@ def coordinator_power_back(job: Job) -> None:
     _switch(job).heal()
     job.start("n0")
     job.again()
+    _leaves_or_stays(job, "n0")
 
 
 @fault("power of all but one", "two of three hosts lose power at once, and are back after 5 s", **THREE)
@@ -413,7 +416,7 @@ def port_stolen(job: Job) -> None:
             job.lasts(0.05)
     job.start("n0")
     job.again()
-    job.nodes["n0"].is_lost = not job.nodes["n0"].runs
+    _leaves_or_stays(job, "n0")
 
 
 def _stranger(job: Job, data: bytes, count: int = 1) -> list[socket.socket]:
