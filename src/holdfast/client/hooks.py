@@ -152,10 +152,20 @@ def _as_section(name: str, function: Callable[..., Any], writer: Writer) -> Call
             section = writer.named(name)
         except ValueError:  # the script has used up all names for sections
             return function(*args, **kwargs)
-        with section:
-            return function(*args, **kwargs)
+        try:
+            with section:
+                return function(*args, **kwargs)
+        except BaseException as error:
+            _leave(error)
+            raise
 
     return inside
+
+
+def _leave(error: BaseException) -> None:
+    """Take the caller's frame out of the traceback: who reads it looks for the fault there. Before Python 3.11 it stays."""
+    if error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next
 
 
 def _around(module: ModuleType, name: str, before: Callable[[], T], after: Callable[[T], object]) -> None:
@@ -167,7 +177,11 @@ def _around(module: ModuleType, name: str, before: Callable[[], T], after: Calla
     @wraps(function)
     def around(*args: Any, **kwargs: Any) -> Any:
         begun = before()
-        answer = function(*args, **kwargs)
+        try:
+            answer = function(*args, **kwargs)
+        except BaseException as error:
+            _leave(error)
+            raise
         after(begun)
         return answer
 
