@@ -1,0 +1,66 @@
+"""Failures that no rule has seen: logs of others' jobs from public places, labelled before anything was scored.
+
+One entry of `failure_causes_unseen/index.toml` is one failure, and `failure_causes_unseen/logs/<log>.txt` its log, shortened.
+A log's file has a name that gives nothing away: some read a rank from it. Lines are as in the source; where the source shows
+some of them only, or one rank's, and the rest was put together from messages of the same framework in their true form, the
+entry says `assembled`. Names and folders of people were made up.
+
+Experts differ: `classes`, `advice` and `ranks` hold all that is right, the best first. Who changes a label says why in the
+commit.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+FOLDER = Path(__file__).with_suffix("")
+
+CLASSES = frozenset({
+    "user-code", "data", "framework", "environment", "oom-host", "oom-gpu",
+    "gpu", "fabric", "storage", "node-lost", "preempted", "unknown",
+})  # fmt: skip
+"""As in docs/reference/rules.md, and `environment`: an installation that is broken, or whose parts do not fit together."""
+
+FAULTS = frozenset({
+    "user", "data", "library", "installation", "memory", "machine", "network", "storage", "service", "scheduler", "unknown",
+})  # fmt: skip
+"""Whose fault. `service`: somebody else's, over HTTP; `machine`: a node, its GPUs, their driver or how the node is set up."""
+
+ADVICE = frozenset({"restart", "exclude", "stop", "ask"})
+"""As `Action` has it: `exclude` is a restart elsewhere; `ask` leaves it to a person."""
+
+
+class Failure(NamedTuple):
+    """One failure, and what is right to say about it."""
+
+    name: str
+    log: str  # Its file, without the ending.
+    source: str  # Where it stood: an address.
+    assembled: bool  # Lines were added, or put into another transport's form.
+    framework: str
+    transport: str  # How the lines came: plain, srun --label, CRI, ...
+    kind: str  # What happened, finer than a class.
+    several: bool  # More than one rank, task, pod or process speaks.
+    classes: tuple[str, ...]
+    ranks: tuple[int, ...]  # Any of them may be blamed.
+    nobody: bool  # It is right to blame no rank.
+    nodes: tuple[str, ...]  # Any of them may be named, and no other; none: do not judge.
+    fault: str
+    advice: tuple[str, ...]
+    why: str
+
+    @property
+    def path(self) -> Path:
+        """Its log."""
+        return FOLDER / "logs" / f"{self.log}.txt"
+
+
+def failures() -> list[Failure]:
+    """All of them."""
+    index = tomllib.loads((FOLDER / "index.toml").read_text(encoding="utf-8"))
+    return [
+        Failure(**{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()})
+        for entry in index["failure"]
+    ]
