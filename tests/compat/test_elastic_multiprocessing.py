@@ -218,7 +218,7 @@ def test_the_watch_over_a_closed_group_leaves_without_a_look(ours, start, test_m
     grep.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     group = start(ours, [python("import time; time.sleep(600)")])
-    watch = [pid for pid in orphans.marked(test_mark) if "read _" in Path(f"/proc/{pid}/cmdline").read_text()]
+    watch = [pid for pid in orphans.marked(test_mark) if "read -r _" in Path(f"/proc/{pid}/cmdline").read_text()]
     group.close(timeout=30)
     wait_until(lambda: not any(map(alive, watch)))
     assert len(watch) == 1 and not looked.exists()

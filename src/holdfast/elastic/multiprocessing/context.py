@@ -106,7 +106,7 @@ class PContext(ABC):
 
     def _watch(self) -> None:
         """Should this process be killed, whatever the workers have started goes too."""
-        self._last_watch = LastWatch(self._mark)
+        self._last_watch = LastWatch(self._mark, MARK)
         self._last_watch.begin_away()
 
     @abstractmethod

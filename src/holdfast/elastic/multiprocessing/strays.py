@@ -49,8 +49,9 @@ def _is_one(pid: int, sessions: Collection[int], mark: bytes) -> bool:
     try:
         if os.getsid(pid) not in sessions:
             with open(f"/proc/{pid}/environ", "rb") as file:
-                if mark not in file.read():
-                    return False
+                marks = [one for one in file.read().split(b"\0") if one.startswith(f"{MARK}=".encode())]
+            if not any(mark in one for one in marks):
+                return False
     except OSError:  # it has ended, or belongs to another user
         return False
     return is_alive(pid)

@@ -8,6 +8,9 @@ The mark is a limit that means nothing: that of file locks, which Linux has not 
 descendant, through setsid, exec and an emptied environment, and /proc/<pid>/limits shows it without a look into the memory of
 the process, which may be locked. Where it cannot be set, the mark is a variable in the environment.
 
+The mark is random, and the shell reads it from its pipe, since everybody sees command lines. Yet limits are there for everybody
+to see. So only processes that this user has started are ended, whoever else takes the limit, or has a privileged program take it.
+
 A shell, as a third Python would take 10 MB, and as a user who kills by name (`pkill -9 -f holdfast`, `killall -9 python3`)
 must not mean it: its command line has neither word. Where there is no /bin/sh or no grep, nothing is lost but this.
 
@@ -19,7 +22,6 @@ from __future__ import annotations
 
 import os
 import resource
-import time
 from contextlib import suppress
 
 from holdfast.core.errors import StartError
@@ -32,33 +34,50 @@ if TYPE_CHECKING:
 VARIABLE = "HOLDFAST_GUARDED"  # Marks of all agents above a process, where no limit can be the mark.
 
 _LOCKS = 10  # RLIMIT_LOCKS, the same on every architecture; Python has no name for it.
-_MOST_PIDS = 10_000_000  # The kernel's own limit is 4,194,304.
+_BELOW = 1 << 61  # How many marks there are. They have 19 digits each.
 
 # Schedulers signal every process of a step. Looks again for what was being started meanwhile.
 # (A pid could be reused between grep and kill only if all others were, within milliseconds.)
+# $0: whose processes. Of a setuid program the first of the numbers is who has started it. $1: limits, or a variable's name.
 _SHELL = """trap '' HUP INT QUIT TERM USR1 USR2
-read _ && exit
+read -r mark || exit
+read -r _ && exit
+ours() {
+    while read -r word uid _; do
+        [ "$word" != Uid: ] || { [ "$uid" = "$0" ]; return; }
+    done
+    false
+}
+if [ "$1" = limits ]; then
+    file=limits how=-lsE is="^Max file locks +$mark "
+else
+    file=environ how=-lszE is="^$1=.*$mark"
+fi
 n=0
 while [ $n -lt 50 ]; do
-    left=$(LC_ALL=C grep -lsF -e "$0" /proc/[0-9]*/"$1")
+    left=
+    for one in $(printf '%s\\n' "$is" | LC_ALL=C grep $how -f - /proc/[0-9]*/$file); do
+        one=${one#/proc/} one=${one%/*}
+        { ours </proc/$one/status; } 2>/dev/null && kill -9 "$one" && left=1
+    done
     [ "$left" ] || exit 0
-    for one in $left; do one=${one#/proc/}; kill -9 "${one%/*}"; done
     n=$((n + 1))
 done"""
 
 
 # The watch over a process that is not ours is not its child either: it may wait for any of its children.
-_AWAY = """/bin/sh -c "$1" "$0" environ <&3 3<&- &"""
+_AWAY = """/bin/sh -c "$2" "$0" "$1" <&3 3<&- &"""
 
 
 class LastWatch:
     """Made before guardian and agent part; each then says what it does for it."""
 
-    def __init__(self, mark: str = "") -> None:
-        self.mark = mark or str(time.time_ns() // _MOST_PIDS * _MOST_PIDS + os.getpid())
-        self.file = "environ" if mark or not _can_limit(int(self.mark)) else "limits"  # Where the shell finds the mark.
+    def __init__(self, mark: str = "", variable: str = VARIABLE) -> None:
+        """`mark`: what the processes have in `variable` already; empty: one is made, and given by `over_us`."""
+        self.mark = mark or str(int.from_bytes(os.urandom(8), "little") % _BELOW + _BELOW)
+        self.file = variable if mark or not _can_limit(int(self.mark)) else "limits"  # Where the shell finds the mark.
         self.pid: int | None = None  # The shell's, once the guardian has started it.
-        self._reader, self._held = os.pipe()  # its end: nobody that holds the second one lives; a line: `end`
+        self._reader, self._held = os.pipe()  # The mark's line; then its end: nobody that holds the second one lives; a line: `end`
 
     def over_us(self, environ: MutableMapping[str, str]) -> None:
         """In the agent: whatever is started from now on carries the mark, in `environ` if that is the only way."""
@@ -70,11 +89,11 @@ class LastWatch:
 
     def begin(self) -> None:
         """In the guardian: start the shell. It ends when the guardian kills what is below it, which it is."""
-        self.pid = self._start(["/bin/sh", "-c", _SHELL, self.mark, self.file], 0)
+        self.pid = self._start(["/bin/sh", "-c", _SHELL], 0)
 
     def begin_away(self) -> None:
         """Where there is no guardian: start the shell over this process, but not as its child. `end` ends it."""
-        if (starter := self._start(["/bin/sh", "-c", _AWAY, self.mark, _SHELL], 3)) is not None:
+        if (starter := self._start(["/bin/sh", "-c", _AWAY], 3, _SHELL)) is not None:
             os.waitpid(starter, 0)
 
     def end(self) -> None:
@@ -83,8 +102,10 @@ class LastWatch:
             os.write(self._held, b"\n")
         os.close(self._held)
 
-    def _start(self, argv: list[str], reader_as: int) -> int | None:
+    def _start(self, argv: list[str], reader_as: int, *more: str) -> int | None:
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        os.write(self._held, f"{self.mark}\n".encode())
+        argv += [str(os.getuid()), self.file, *more]
         try:
             shell = process.spawn(argv, os.environ, stdin=null, stdout=null, stderr=null, inherit={reader_as: self._reader})
             shell.close()
