@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kit.neighbours import beside
+from kit.neighbours import NOBODY, beside
+from kit.ports import port_of
 
+from holdfast.core.errors import UsageError
 from holdfast.runtime.process.process import children_of
+from holdfast.telemetry.record import state_dir
 
 TAKES_THE_MARK = """
 import resource, sys, time
@@ -52,3 +56,95 @@ def test_the_last_watch_ends_what_the_job_has_started_and_nothing_that_only_show
         job.wait()
         wait_until(lambda: not Path(f"/proc/{child}").exists() and not Path(f"/proc/{watch}").exists())
         assert neighbour.poll() is None and ours.poll() is None
+
+
+FAILS_ONCE = """
+import os
+print("hello", flush=True)
+os._exit(3 if os.environ["HOLDFAST_ROUND"] == "1" else 0)
+"""
+
+
+def open_to_others(*folders: Path) -> list[str]:
+    """What in these folders somebody else may open or enter; they are walked with what is in them."""
+    found = [path for folder in folders for path in (folder, *folder.rglob("*")) if not path.is_symlink()]
+    assert len(found) > len(folders)
+    return [f"{path.stat().st_mode & 0o777:o} {path}" for path in found if path.stat().st_mode & 0o077]
+
+
+@pytest.fixture
+def no_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def test_all_that_a_job_keeps_is_its_user_s_only_whatever_the_umask(holdfast, script, tmp_path, free_port, no_umask):
+    logs, stash = tmp_path / "kept" / "logs", tmp_path / "kept" / "stash"
+    where = "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port}", "--rdzv-id", "job"
+    more = "--max-restarts", 1, "--backoff", 0, "--tee", 3, "--stash-dir", stash
+    assert holdfast.run("run", *where, *more, "--log-dir", logs, script(FAILS_ONCE)).returncode == 0
+    runs = list(logs.iterdir())
+    assert len(runs) == 1 and not logs.stat().st_mode & 0o002
+    assert not open_to_others(holdfast.state_dir / "jobs", *runs)
+
+
+def test_so_are_the_logs_of_each_cycle(holdfast, script, tmp_path, no_umask):
+    base, info = tmp_path / "logs" / "base.log", tmp_path / "infos"
+    more = "--max-restarts", 1, "--ft-base-logfile", base, "--ft-cycle-info-dir", info
+    assert holdfast.run("ft_launcher", *more, script(FAILS_ONCE)).returncode == 0
+    assert base.exists() and not open_to_others(base.parent, info, holdfast.state_dir / "jobs")
+
+
+def test_so_is_a_supervisor_s_state_also_where_it_lay_open(holdfast, tmp_path, no_umask):
+    state = tmp_path / "fleet"
+    state.mkdir(0o755)
+    (state / "fleet.sqlite").touch(0o644)
+    running = holdfast.start("supervisor", "--listen", "127.0.0.1:0", "--http", "off", "--state", state)
+    port_of(running)
+    assert (state / "fleet.sqlite-wal").exists() and not open_to_others(state)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("trap", ["a folder of theirs", "a link of theirs", "a folder of ours that all may write to", "a file"])
+def test_who_takes_the_name_of_our_folder_in_tmp_keeps_no_job_away(trap, tmp_path, monkeypatch):
+    in_the_open, name = tmp_path / "tmp", f"holdfast-{os.geteuid()}"
+    in_the_open.mkdir()
+    in_the_open.chmod(0o1777)
+    tmp_path.chmod(0o755)
+    taken = in_the_open / name
+    match trap:
+        case "a folder of theirs":
+            taken.mkdir()
+            os.chown(taken, NOBODY, NOBODY)
+        case "a link of theirs":
+            taken.symlink_to(tmp_path)
+            os.lchown(taken, NOBODY, NOBODY)
+        case "a file":
+            taken.touch()
+        case _:
+            taken.mkdir()
+            taken.chmod(0o777)
+            (taken / "jobs").symlink_to(tmp_path)
+    monkeypatch.setattr(state_dir, "OPEN_TO_ALL", (str(in_the_open),))
+    before = sorted(tmp_path.iterdir())
+    first = state_dir.open_job(state_dir.state_home({}), "train", "n1")
+    second = state_dir.open_job(state_dir.state_home({}), "train", "n2")
+    first.close(), second.close()
+    assert first.path == second.path and first.path.startswith(f"{taken}.") and not first.degraded
+    assert state_dir.homes({})[0] == os.path.dirname(os.path.dirname(first.path))
+    assert sorted(tmp_path.iterdir()) == before
+    assert trap != "a folder of theirs" or not list(taken.iterdir())
+
+
+def test_what_others_could_have_put_into_a_state_directory_is_not_used(tmp_path):
+    jobs = tmp_path / "state" / "jobs"
+    jobs.mkdir(parents=True)
+    jobs.chmod(0o777)
+    (jobs / "train").symlink_to(tmp_path)
+    with pytest.raises(UsageError, match="others may write to it"):
+        state_dir.open_job(str(jobs.parent), "train", "n1")
+    (jobs / "train").unlink()
+    job = state_dir.open_job(str(jobs.parent), "train", "n1")
+    job.close()
+    assert not open_to_others(jobs)

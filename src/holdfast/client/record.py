@@ -59,7 +59,7 @@ def write(path: str, error: BaseException, at_unix_ns: int) -> bool:
     text = json.dumps(describe(error, at_unix_ns)).encode("utf-8", "replace")
     is_memory = path.startswith("/proc/")  # the agent's, where the disk for such files is full: it has no name beside it
     unfinished = path if is_memory else f"{path}.{os.getpid()}"
-    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         while text:
             text = text[os.write(fd, text) :]

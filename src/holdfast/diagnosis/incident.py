@@ -26,6 +26,7 @@ from holdfast.core.value import to_plain
 from holdfast.runtime.hardware import cgroups
 from holdfast.runtime.hardware.kmsg import parsed
 from holdfast.runtime.hardware.kmsg import records as of_kernel
+from holdfast.runtime.private_files import make_folder, private
 from holdfast.telemetry.record.plain_values import from_plain
 
 BEFORE_S, AFTER_S = 600.0, 60.0
@@ -44,8 +45,9 @@ OF_MEMORY = ("memory.events", "memory.max", "memory.high", "memory.peak", "memor
 def keep_failures(folder: Callable[[int], str], failures: Iterable[Failure]) -> None:
     """Keep what is known of each rank's failure in the `folder` of its round. OSError where that cannot be."""
     for failure in failures:
-        os.makedirs(folder(failure.round), 0o700, exist_ok=True)
-        with open(os.path.join(folder(failure.round), f"{FAILURE}{failure.rank}.json"), "w", encoding="utf-8") as file:
+        make_folder(kept := folder(failure.round))
+        path = os.path.join(kept, f"{FAILURE}{failure.rank}.json")
+        with open(path, "w", encoding="utf-8", opener=private) as file:
             json.dump(to_plain(failure), file, indent=2, default=str)
 
 
@@ -60,11 +62,11 @@ def keep(
     """Keep all that can be had in `folder`. `at`: when it failed, in monotonic seconds; `stacks`: by rank, kept where no more
     of it is; `records`: by rank, where its flight recorder writes to; `verdicts`: of the node's checks, as plain data.
     OSError where the folder cannot be written to; what cannot be read is left out, and the file says why."""
-    os.makedirs(folder, 0o700, exist_ok=True)
+    make_folder(folder)
     _write(os.path.join(folder, "kernel.txt"), kernel_log(at - BEFORE_S, at + AFTER_S))
     _write(os.path.join(folder, "memory.txt"), memory())
     if verdicts:
-        with open(os.path.join(folder, HEALTH), "w", encoding="utf-8") as file:
+        with open(os.path.join(folder, HEALTH), "w", encoding="utf-8", opener=private) as file:
             json.dump(verdicts, file, indent=2)
     for rank, told in stacks.items():
         if not os.path.exists(path := os.path.join(folder, f"rank-{rank}.txt")):
@@ -139,7 +141,7 @@ def _read(path: str) -> str:
 
 
 def _write(path: str, lines: Iterable[str]) -> None:
-    with open(path, "w", encoding="utf-8") as file:
+    with open(path, "w", encoding="utf-8", opener=private) as file:
         file.writelines(f"{line}\n" for line in lines)
 
 
@@ -149,5 +151,5 @@ def _copy(path: str, to: str) -> None:
             said = file.read(MOST_BYTES)
     except OSError:
         return
-    with open(to, "wb") as file:
+    with open(to, "wb", opener=private) as file:
         file.write(said)

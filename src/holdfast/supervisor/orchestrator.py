@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import Protocol
 
 from holdfast.core.errors import HoldfastError, UsageError
+from holdfast.runtime.private_files import make_folder, private
 from holdfast.telemetry.record import locks
 
 ASK_S = 8.0
@@ -73,7 +74,7 @@ class Local:
         """UsageError: it cannot be kept there."""
         self.folder, self.command = os.path.join(folder, "local"), tuple(command)
         try:
-            os.makedirs(self.folder, 0o700, exist_ok=True)
+            make_folder(self.folder)
         except OSError as error:
             raise UsageError(f"--state: {folder} cannot be used: {error.strerror}") from error
 
@@ -117,10 +118,10 @@ class Local:
 
     def _note(self, node: str, reason: str) -> None:
         path = os.path.join(self.folder, "nodes.json")
-        with open(f"{path}.lock", "w") as turn:
+        with open(f"{path}.lock", "w", opener=private) as turn:
             fcntl.flock(turn, fcntl.LOCK_EX)  # several nodes' calls run at a time
             said = json.dumps({**self._drained(), node: reason})
-            with open(f"{path}.new", "w", encoding="utf-8") as file:
+            with open(f"{path}.new", "w", encoding="utf-8", opener=private) as file:
                 file.write(said)
                 file.flush()
                 os.fsync(file.fileno())

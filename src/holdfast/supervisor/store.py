@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import stat
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Protocol
@@ -18,6 +19,7 @@ from holdfast.core.machine import NEVER
 from holdfast.core.value import Value, to_plain
 from holdfast.core.wire.fleet import Deed, JobKept, NodeKept, Swap
 from holdfast.runtime.net.codec import build
+from holdfast.runtime.private_files import make_folder, private
 from holdfast.supervisor.fleet.messages import Keep
 from holdfast.supervisor.fleet.state import Kept
 from holdfast.telemetry.record import locks
@@ -48,6 +50,9 @@ TABLES: dict[str, type[Value]] = {"nodes": NodeKept, "jobs": JobKept, "swaps": S
 
 FILE = "fleet.sqlite"
 
+OWN_NAMES = {"lock", "told", "local", FILE, f"{FILE}-wal", f"{FILE}-shm", "supervisor.sock"}
+"""What may be in a state directory of ours."""
+
 DISK_HINT = "is its disk full, or broken?"
 
 BUSY_S = 5.0
@@ -72,10 +77,17 @@ def open_store(where: str, folder: str, name: str) -> Store:
 
 
 def claim(folder: str) -> int:
-    """Make the state directory and hold it while the returned descriptor is open. UsageError: another supervisor holds it."""
+    """Make the state directory, keep others out of it, and hold it while the returned descriptor is open. UsageError: another
+    supervisor holds it, or others may have put things there."""
     try:
-        os.makedirs(folder, 0o700, exist_ok=True)
-        lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        make_folder(folder)
+        seen = os.stat(folder)  # a volume of Kubernetes is root's, and writable for a group
+        if seen.st_uid not in (0, os.geteuid()) or seen.st_mode & stat.S_IWOTH:
+            hint = f"give a directory of this user's own, or: chmod 700 {folder}"
+            raise UsageError(f"--state: {folder} belongs to another user, or others may write to it", hint=hint)
+        lock = private(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT)
+        if seen.st_uid == os.geteuid() and set(os.listdir(folder)) <= OWN_NAMES:
+            os.chmod(folder, 0o700)  # not where somebody keeps other things too
     except OSError as error:
         raise UsageError(f"--state: {folder} cannot be used: {error.strerror}") from error
     if not locks.take(lock):
@@ -91,12 +103,15 @@ class SqliteStore:
         """UsageError: it cannot be used, or another supervisor does."""
         self._lock = claim(folder)
         try:
+            for name in (FILE, f"{FILE}-wal", f"{FILE}-shm"):  # SQLite makes new ones like the first
+                if name == FILE or os.path.exists(os.path.join(folder, name)):
+                    os.close(private(os.path.join(folder, name), os.O_RDWR | os.O_CREAT))
             self._base = sqlite3.connect(os.path.join(folder, FILE), timeout=BUSY_S, isolation_level=None)
             self._base.execute("PRAGMA journal_mode=WAL")
             self._base.execute("PRAGMA synchronous=FULL")
             for table in (*TABLES, "meta"):
                 self._base.execute(f"CREATE TABLE IF NOT EXISTS {table} (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
-        except sqlite3.Error as error:
+        except (OSError, sqlite3.Error) as error:
             raise UsageError(f"--state: {folder}/{FILE} cannot be used: {error}") from error
 
     def seek(self) -> str:

@@ -33,6 +33,7 @@ from holdfast.agent.logs.tee import Source, Tee
 from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.core.value import Value, replace
+from holdfast.runtime.private_files import make_folder
 from holdfast.runtime.shm.pages import nameless_file
 
 NO_LOGS_HINT = "name a writable directory with --log-dir, or keep nothing with --log-dir /dev/null"
@@ -336,9 +337,10 @@ def _as_name(text: str) -> str:
 
 
 def _make_run_dir(base: str, run_id: str | None) -> str:
-    os.makedirs(base, 0o700 if run_id is None else 0o777, exist_ok=True)
     if run_id is None:
+        make_folder(base)
         return base
+    os.makedirs(base, 0o775, exist_ok=True)  # as torchrun, but not for everybody to remove what is in it
     while True:
         # Private, as mkdtemp makes torchrun's: logs hold what the user's program prints.
         path = os.path.join(base, f"{_as_name(run_id)}_{os.urandom(4).hex()}")

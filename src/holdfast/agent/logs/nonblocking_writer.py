@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 
 from holdfast.core.machine import NEVER, Observation
+from holdfast.runtime.private_files import make_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -106,9 +107,10 @@ def _own(fd: int) -> tuple[int, bool]:
 
 
 def open_log(path: str) -> int:
-    """The log at that path, to append to; it is made where there is none, and its folder. OSError: it cannot be."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    """The log at that path, to append to; it is made where there is none, and its folder, for this user
+    only. OSError: it cannot be."""
+    make_folder(os.path.dirname(path))
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
 class Stderr:

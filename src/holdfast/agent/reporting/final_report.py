@@ -12,6 +12,7 @@ from holdfast.agent.workers.error_files import hand_on
 from holdfast.core.config.config import RunConfig
 from holdfast.core.job.failure import Failure
 from holdfast.core.job.report import JobReport, Outcome
+from holdfast.runtime.private_files import private
 from holdfast.telemetry.record.io_thread import IoThread
 from holdfast.telemetry.record.prune import KEEP_JOBS, prune
 from holdfast.telemetry.record.state_dir import JobDir, job_dirs, last_runs
@@ -88,7 +89,7 @@ def keep(report: JobReport, job_dir: JobDir, *, found: Finding | None) -> None:
     # Several agents of one job may share the directory: each writes a file of its own, and the name changes hands.
     draft = f"{job_dir.report_path}.{job_dir.node}"
     try:
-        with open(draft, "w", encoding="utf-8") as file:
+        with open(draft, "w", encoding="utf-8", opener=private) as file:
             json.dump(report_json(report, found), file, indent=2)
         os.replace(draft, job_dir.report_path)
     except OSError:

@@ -19,6 +19,7 @@ from holdfast.core.machine import NEVER, Observation
 from holdfast.core.page import stash as layout
 from holdfast.core.value import Value, replace
 from holdfast.core.wire.messages import Assigned
+from holdfast.runtime.private_files import make_folder, private
 from holdfast.runtime.shm.stash import CHUNK_BYTES, Filling, chunks, generations, words
 
 SUFFIX, PART = ".state", ".part"
@@ -183,9 +184,9 @@ class StateDisk(Component):
             ranks=self.nproc,
             saved_s=int(self.unix()),
         )
-        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        make_folder(self.folder)
         path = os.path.join(self.folder, made.name)
-        with open(path + PART, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        with open(path + PART, "wb", opener=private) as file:
             file.write(layout.file_page(one))
             for chunk in chunks(self.stash, local_rank, one):
                 file.write(chunk)

@@ -18,6 +18,7 @@ from typing import Any
 
 from holdfast.core.job.failure import DEEPEST_RECORD, Failure, is_too_deep
 from holdfast.core.value import Value, replace
+from holdfast.runtime.private_files import private
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
@@ -73,7 +74,7 @@ def hand_on(root: Failure, path: str | None = None) -> bool:
         record["message"] = record["message"] | {"errorCode": root.exitcode}
     draft = f"{path}.{os.getpid()}"
     try:
-        with open(draft, "w", encoding="utf-8") as file:
+        with open(draft, "w", encoding="utf-8", opener=private) as file:
             json.dump(record, file)
         os.replace(draft, path)
     except OSError:

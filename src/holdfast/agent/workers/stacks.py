@@ -19,6 +19,7 @@ from holdfast.agent.workers.rank_stacks import COLLECTIVES_S, Rank
 from holdfast.agent.workers.workers import Workers
 from holdfast.core.job.events import StacksKept
 from holdfast.core.machine import NEVER, Observation
+from holdfast.runtime.private_files import make_folder, private
 
 POLL_S = 0.001  # Between two looks at what the ranks have written: nothing tells when they are done.
 
@@ -126,12 +127,12 @@ class Stacks(Component):
         records = {os.path.join(path, f"record-rank-{rank.rank}"): rank.record for rank in self.ranks if rank.record}
 
         def keep() -> None:
-            os.makedirs(path, 0o700, exist_ok=True)
+            make_folder(path)
             for name, text in told.items():
-                with open(name, "w", encoding="utf-8", errors="replace") as file:
+                with open(name, "w", encoding="utf-8", errors="replace", opener=private) as file:
                     file.write(text)
             for name, record in records.items():
-                with open(name, "wb") as raw:
+                with open(name, "wb", opener=private) as raw:
                     raw.write(record)
 
         return keep

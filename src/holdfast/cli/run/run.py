@@ -21,6 +21,7 @@ from holdfast.core.config.flags import flags_of
 from holdfast.core.errors import UsageError
 from holdfast.core.resolve.resolve import resolve
 from holdfast.core.resolve.resolve_fault_tolerance import OWN_BACKENDS
+from holdfast.runtime.private_files import make_folder
 from holdfast.runtime.process.guardian import guard
 
 LEVELS = {"DEBUG": 0, "INFO": 1, "NOTE": 2, "WARNING": 2, "ERROR": 3, "CRITICAL": 4}
@@ -49,8 +50,8 @@ def run(argv: Sequence[str], *, command: str = "run") -> int:
 def _write_to(path: str) -> None:
     """Append what we say, and what inherits our streams, to a file from now on."""
     try:
-        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        make_folder(os.path.dirname(os.path.abspath(path)))
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as error:
         raise UsageError(f"--ft-nvrx-logfile: {path} cannot be written: {error.strerror}") from error
     os.dup2(fd, 1)

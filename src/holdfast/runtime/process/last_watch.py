@@ -9,7 +9,7 @@ descendant, through setsid, exec and an emptied environment, and /proc/<pid>/lim
 the process, which may be locked. Where it cannot be set, the mark is a variable in the environment.
 
 The mark is random, and the shell reads it from its pipe, since everybody sees command lines. Yet limits are there for everybody
-to see. So only processes that this user has started are ended, whoever else takes the limit, or has a privileged program take it.
+to see. So only processes that this user has started are ended, whoever else takes the limit, or gives it to a setuid program.
 
 A shell, as a third Python would take 10 MB, and as a user who kills by name (`pkill -9 -f holdfast`, `killall -9 python3`)
 must not mean it: its command line has neither word. Where there is no /bin/sh or no grep, nothing is lost but this.
@@ -77,7 +77,7 @@ class LastWatch:
         self.mark = mark or str(int.from_bytes(os.urandom(8), "little") % _BELOW + _BELOW)
         self.file = variable if mark or not _can_limit(int(self.mark)) else "limits"  # Where the shell finds the mark.
         self.pid: int | None = None  # The shell's, once the guardian has started it.
-        self._reader, self._held = os.pipe()  # The mark's line; then its end: nobody that holds the second one lives; a line: `end`
+        self._reader, self._held = os.pipe()  # its end: nobody that holds the second one lives; after the mark, a line: `end`
 
     def over_us(self, environ: MutableMapping[str, str]) -> None:
         """In the agent: whatever is started from now on carries the mark, in `environ` if that is the only way."""

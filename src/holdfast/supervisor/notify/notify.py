@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import Any
 
 from holdfast.core.errors import HoldfastError, ProtocolError, UsageError
+from holdfast.runtime.private_files import make_folder
 from holdfast.supervisor.feed import Feed
 from holdfast.supervisor.notify.delivery_queue import Phase
 from holdfast.supervisor.notify.webhook import Webhook, http_parts
@@ -41,7 +42,7 @@ class Notify:
         kept, source, now_unix = os.path.join(folder, "told"), socket.gethostname(), time.time()
         receivers = [Webhook(url, secret, source) for url in webhooks]
         try:
-            os.makedirs(kept, 0o700, exist_ok=True)
+            make_folder(kept)
         except OSError as error:
             raise UsageError(f"--state: {kept} cannot be used: {error.strerror}") from error
         self.senders = [WebhookSender(one, os.path.join(kept, _file(one.url)), say, now_unix) for one in receivers]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from holdfast.core.machine import NEVER
+from holdfast.runtime.private_files import private
 from holdfast.supervisor.notify.delivery_queue import DeliveryQueue, Notification, Phase
 from holdfast.supervisor.notify.webhook import Answer
 from holdfast.telemetry.report.phrasing import span
@@ -98,7 +99,7 @@ class WebhookSender:
             with self._writing:
                 with self._turn:
                     told = json.dumps({"told": self.queue.told})
-                with open(f"{self.path}.new", "w", encoding="utf-8") as file:
+                with open(f"{self.path}.new", "w", encoding="utf-8", opener=private) as file:
                     file.write(told)
                 os.replace(f"{self.path}.new", self.path)
         except OSError as error:

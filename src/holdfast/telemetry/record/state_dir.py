@@ -27,9 +27,11 @@ import time
 from collections.abc import Callable, Mapping
 
 from holdfast.core.errors import StartError, UsageError
+from holdfast.runtime.private_files import is_private, make_folder, private
 from holdfast.telemetry.record import locks
 
 LOCK_PATIENCE_S = 1.0  # How long to wait for another agent that is opening its directory (microseconds of work).
+OPEN_TO_ALL = ("/tmp", "/dev/shm")  # Where there is always room for a home, and where anybody may make one.
 NAME_LIMIT = 80  # Longest safe name. File systems allow 255 bytes, but a socket's whole address only 107.
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
@@ -72,7 +74,7 @@ def split_run(name: str) -> tuple[str, int]:
 
 def state_home(environ: Mapping[str, str]) -> str:
     """Where jobs are kept: `$HOLDFAST_STATE_DIR`, else `$XDG_STATE_HOME/holdfast`, else `~/.local/state/holdfast`,
-    else (no home, or none that we can write to) `/tmp/holdfast-<uid>`. Creates nothing."""
+    else (no home, or none that we can write to) the first of `spare_homes`. Creates nothing."""
     if given := environ.get("HOLDFAST_STATE_DIR"):
         return os.path.abspath(given)
     if (base := environ.get("XDG_STATE_HOME")) and os.path.isabs(base):
@@ -89,28 +91,46 @@ def state_home(environ: Mapping[str, str]) -> str:
 
 
 def spare_homes() -> tuple[str, ...]:
-    """Where to go when the home cannot be written to, best first."""
-    return f"/tmp/holdfast-{os.geteuid()}", f"/dev/shm/holdfast-{os.geteuid()}"
+    """Where to go when the home cannot be written to, best first. A name that somebody else has taken is left to them."""
+    return tuple(_own_name(folder, f"holdfast-{os.geteuid()}") for folder in OPEN_TO_ALL)
+
+
+def _own_name(folder: str, name: str) -> str:
+    plain = os.path.join(folder, name)
+    if is_private(plain) or not os.path.lexists(plain):
+        return plain
+    try:
+        others = sorted(entry for entry in os.listdir(folder) if entry.startswith(f"{name}."))
+    except OSError:
+        others = []
+    own = [path for path in (os.path.join(folder, entry) for entry in others) if is_private(path)]
+    return own[0] if own else f"{plain}.{os.urandom(6).hex()}"
 
 
 def homes(environ: Mapping[str, str]) -> list[str]:
     """Every home that may hold jobs of this user: where they belong, then where they go when that fails."""
     found = [state_home(environ)]
-    for path in spare_homes():
-        if path not in found and os.path.isdir(path) and os.lstat(path).st_uid == os.geteuid():
-            found.append(path)
-    return found
+    return found + [path for path in spare_homes() if path not in found and is_private(path)]
 
 
 def make_home(home: str) -> str:
-    """Make `home` and its `jobs` (mode 0700) and return the latter. UsageError: somebody else owns it."""
-    os.makedirs(home, 0o700, exist_ok=True)
-    _refuse_a_strangers(home)
+    """Make `home` and its `jobs` (mode 0700) and return the latter. UsageError: others may have put it there."""
+    make_folder(home)
+    if is_in_the_open := bool(os.stat(os.path.dirname(home)).st_mode & stat.S_IWOTH):
+        _refuse_a_strangers(home)
+    is_open = is_in_the_open or bool(os.stat(home).st_mode & stat.S_IWOTH)
+    if is_in_the_open:
+        _close_to_others(home)
     jobs = os.path.join(home, "jobs")
-    try:
-        os.mkdir(jobs, 0o700)
-    except FileExistsError:
+    make_folder(jobs)
+    if is_open:
         _refuse_a_strangers(jobs)
+    if os.stat(jobs).st_mode & 0o022 and os.listdir(jobs):
+        raise UsageError(
+            f"cannot keep this job's record in {jobs}: others may write to it, and what is in it may be theirs",
+            hint="remove it, or set HOLDFAST_STATE_DIR to a directory of your own",
+        )
+    _close_to_others(jobs)
     return jobs
 
 
@@ -121,8 +141,6 @@ def daemon_socket(home: str) -> str:
 
 def _refuse_a_strangers(path: str) -> None:
     """Where everybody may create (like /tmp), a directory waiting under our name may be a trap."""
-    if not os.stat(os.path.dirname(path)).st_mode & stat.S_IWOTH:
-        return
     seen = os.lstat(path)
     if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.geteuid():
         what = "is not a directory" if not stat.S_ISDIR(seen.st_mode) else f"belongs to uid {seen.st_uid}"
@@ -130,7 +148,11 @@ def _refuse_a_strangers(path: str) -> None:
             f"cannot keep this job's record in {path}: it {what}, and anybody could have put it there",
             hint="set HOLDFAST_STATE_DIR to a directory of your own, or have that one removed",
         )
-    if stat.S_IMODE(seen.st_mode) & 0o077:
+
+
+def _close_to_others(path: str) -> None:
+    seen = os.stat(path)
+    if stat.S_IMODE(seen.st_mode) & 0o077 and seen.st_uid == os.geteuid():
         os.chmod(path, 0o700)
 
 
@@ -196,6 +218,10 @@ def open_job(
         try:
             comes = _Comer(safe_name(node, 64), alone, (endpoint, listens), started_by)
             path, joins, (claimed, claim) = _open_in(make_home(candidate), name, comes)
+        except UsageError:
+            if candidate == home:
+                raise
+            continue  # somebody has just taken its name
         except OSError as error:
             failed = failed or f"cannot write to {home} ({error.strerror or error})"
             continue
@@ -229,7 +255,7 @@ def _open_in(
         path = _run_to_use(jobs, name, comes)
         joins = comes.is_new_to(path)
         if not os.path.isdir(path):
-            os.makedirs(path, 0o700)
+            make_folder(path)
             _note(path, "started-by", (comes.started_by,))
         _note(path, "endpoints", comes.endpoints)  # by which another job of its id is told from it
         return path, joins, _claim_node(path, comes.node)
@@ -266,7 +292,7 @@ def _note(path: str, where: str, lines: tuple[str, ...]) -> None:
     if not fresh:
         return
     try:
-        with open(os.path.join(path, where), "a", encoding="utf-8") as file:
+        with open(os.path.join(path, where), "a", encoding="utf-8", opener=private) as file:
             file.write("".join(f"{line}\n" for line in fresh))
     except OSError:
         pass  # a full disk: any agent that comes with this id is then taken for one of this run

@@ -14,6 +14,7 @@ from contextlib import suppress
 from holdfast.core.config.grammar import ranges
 from holdfast.core.job.cycles import log_path
 from holdfast.core.resolve.hostlist import compress, expand
+from holdfast.runtime.private_files import make_folder, private
 from holdfast.telemetry.record.io_thread import IoThread
 from holdfast.telemetry.report.phrasing import iso
 
@@ -57,7 +58,7 @@ class CycleInfo:
         first, self._has_begun = not self._has_begun, True
 
         def write() -> None:
-            os.makedirs(self.names.folder, exist_ok=True)
+            make_folder(self.names.folder)
             if first:
                 _end_what_is_open(self.names.current, at_unix)
             _write(path, about)
@@ -102,7 +103,7 @@ def _end_what_is_open(current: str, at_unix: float) -> None:
 def _write(path: str, about: dict[str, object]) -> None:
     draft = _beside(path)
     try:
-        with open(draft, "w", encoding="utf-8") as file:
+        with open(draft, "w", encoding="utf-8", opener=private) as file:
             json.dump(about, file, indent=2)
             file.write("\n")
         os.replace(draft, path)
