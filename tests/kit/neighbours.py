@@ -1,4 +1,4 @@
-"""Another user of this host: programs that run as `nobody`. It needs root, as which the tests then are the user who is attacked."""
+"""Another user of this host: programs that run as `nobody`. It needs root, which is then the user who is attacked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from contextlib import contextmanager
 NOBODY = 65534
 
 # What it needs is imported before: our Python may lie where nobody else may read.
-_BECOMES = f"import os, resource, signal, socket, sys, time, urllib.request; os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY}); os.umask(0o022)\n"
+_BECOMES = f"""
+import os, resource, signal, socket, sys, time, urllib.request
+os.setgroups([]), os.setgid({NOBODY}), os.setuid({NOBODY}), os.umask(0o022)
+"""
 
 
 def as_nobody(source: str, *args: object) -> str:
