@@ -315,6 +315,26 @@ def test_votes_that_come_too_late_or_for_an_older_proposal_elect_nobody() -> Non
     assert not node.of(Lead)
 
 
+def test_a_node_that_votes_in_the_names_of_others_elects_nobody() -> None:
+    held = roster("a", "b", "c", "d", "e")
+    node = Node("b", held)
+    for link, name in enumerate("cd", start=GUEST):
+        node.hear(seek(name, held), PROMISE_S, link=link)
+    for name in "cde":
+        node.hear(Vote(node=name, term=1, mark=PROMISE_S), PROMISE_S, link=GUEST)  # c's link
+    assert node.told(Propose) and not node.of(Lead)
+    node.hear(Vote(node="d", term=1, mark=PROMISE_S), PROMISE_S, link=GUEST + 1)
+    assert node.of(Lead)
+
+
+def test_a_node_that_seeks_under_many_names_is_counted_once() -> None:
+    held = roster("a", "b", "c", "d", "e")
+    node = Node("b", held)
+    for name in "cdec":
+        node.hear(seek(name, held), PROMISE_S, link=GUEST)
+    assert node.it.state.ballot.willing == {"b", "c"} and not node.told(Propose)
+
+
 def test_votes_for_a_proposal_in_one_run_of_the_job_elect_nobody_in_another() -> None:
     node = Node("b")
     node.hear(seek("c"), PROMISE_S)

@@ -17,7 +17,9 @@ class Ballot:
         self.claims: set[int] = set()  # Electorates in which the witness speaks for us.
 
     def came(self, seek: Seek, link: int) -> None:
-        """One has come, or says something new."""
+        """One has come, or says something new. A link speaks for one node: for the one that it named last."""
+        if (before := self.seeks.get(link)) is not None and before.node != seek.node:
+            self.went(link)
         self.seeks[link] = seek
         if seek.free and seek.node:  # without an endpoint it has no say
             self.links[seek.node] = link

@@ -235,8 +235,8 @@ def _while_others_lead(state: State, seen: Observation, now: float) -> Step:
             return asked_to_vote(state, proposed, now)
         case Arrived(link=link, message=Seek(elder=elder)) if elder:
             return referred(state, elder, now) if link == state.dial.link and state.role is Role.SEEKING else (state, [])
-        case Arrived(message=Vote() as vote):
-            return voted(state, vote, now)
+        case Arrived(link=link, message=Vote() as vote):
+            return voted(state, vote, link, now)
         case Arrived(link=link, message=Seek() as seek):
             return _sought(state, seek, link, now)
     return state, []  # a link that is not ours

@@ -95,10 +95,12 @@ def votes_kept(state: State, now: float) -> Step:
     return _counted(state, own, now)
 
 
-def voted(state: State, vote: Vote, now: float) -> Step:
-    """Count a vote for our proposal, and lead with a majority."""
+def voted(state: State, vote: Vote, link: int, now: float) -> Step:
+    """Count a vote for our proposal, and lead with a majority. A link has the vote of the node that came over it only."""
     proposal = state.proposal
     if vote.term != state.term or now >= proposal.until or vote.mark != proposal.at:
+        return state, []
+    if state.ballot.links.get(vote.node) != link:
         return state, []
     return _counted(state, vote.node, now)
 
