@@ -38,6 +38,13 @@ def test_a_promise_covers_every_lease_that_is_granted_while_its_mark_is_on_the_w
     assert promise_of(3.0) == 4.5 and promise_of(0.3) == 0.3 + 2 * 0.1
 
 
+def test_a_mark_from_the_future_makes_nobody_loyal_beyond_a_promise():
+    office = Office("b", "c", now=1.0)
+    office.hear("b", "c", mark=2.0, now=2.5)
+    office.hear("b", "c", mark=1e9, now=3.0)
+    assert office.mandate.ends(3.0) == 2.0 + PROMISE_S
+
+
 def test_before_anybody_can_elect_another_the_mandate_has_no_end():
     assert Mandate("a", term=0, lease_s=LEASE_S).ends(1e9) == NEVER
 

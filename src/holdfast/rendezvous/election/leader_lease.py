@@ -113,8 +113,8 @@ class Mandate:
                 body.members.add(endpoint)
 
     def renewed(self, endpoint: str, mark: float, roster: int, now: float) -> None:
-        """A member said `Renew`."""
-        if mark:
+        """A member said `Renew`. A mark from the future is none that we gave, and counts for nothing."""
+        if 0 < mark <= now:
             self.until[endpoint] = max(self.until.get(endpoint, -NEVER), mark + self.promise_s)
         if roster:
             self.holds[endpoint] = max(roster, self.holds.get(endpoint, 0))
