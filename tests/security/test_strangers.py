@@ -11,8 +11,8 @@ import pytest
 from kit.network.security_peer import TOKEN, Peer
 
 from holdfast.core.errors import ProtocolError
+from holdfast.runtime.net.admission import UNPROVED
 from holdfast.runtime.net.frames import VERSION, frame
-from holdfast.runtime.net.unauthenticated import STRANGERS
 
 
 def hello(**fields: object) -> bytes:
@@ -81,7 +81,7 @@ def test_a_flood_of_words_fills_no_log(job):
 def test_more_silent_connections_than_are_held_keep_no_node_out(job):
     """Half-open connections, and a slow loris: the oldest go, and a member comes in among them."""
     job.begin(nnodes="1:2")
-    idle = [socket.create_connection(("localhost", job.port), timeout=30) for _ in range(min(STRANGERS, _descriptors()) + 50)]
+    idle = [socket.create_connection(("localhost", job.port), timeout=30) for _ in range(min(UNPROVED, _descriptors()) + 50)]
     try:
         for sock in idle[-40:]:
             with contextlib.suppress(ConnectionError):
@@ -99,7 +99,7 @@ def test_more_silent_connections_than_are_held_keep_no_node_out(job):
 def _descriptors() -> int:
     import resource
 
-    return min(STRANGERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 200)
+    return min(UNPROVED, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 200)
 
 
 def test_the_token_stays_with_the_agent(job):

@@ -15,9 +15,9 @@ from kit.network.security_peer import TOKEN, Peer
 from kit.ports import port_of
 
 from holdfast.core.wire.fleet import FLEET, FleetMessage, Heed, RankSaid, Standing
+from holdfast.runtime.net.admission import UNPROVED
 from holdfast.runtime.net.codec import decode
 from holdfast.runtime.net.frames import frame
-from holdfast.runtime.net.unauthenticated import STRANGERS
 
 
 class Door:
@@ -75,7 +75,7 @@ def test_random_bytes_are_turned_away(door):
 
 def test_half_open_connections_and_slow_ones_keep_no_agent_out(door):
     before = door.member("before")
-    idle = [socket.create_connection(("127.0.0.1", door.port), timeout=30) for _ in range(STRANGERS + 20)]
+    idle = [socket.create_connection(("127.0.0.1", door.port), timeout=30) for _ in range(UNPROVED + 20)]
     try:
         for sock in idle[-200:]:
             with contextlib.suppress(ConnectionError):

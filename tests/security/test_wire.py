@@ -16,9 +16,9 @@ from kit.waiting import PATIENCE_S
 from holdfast.core.machine import NEVER, Observation
 from holdfast.core.wire.links import LinkDown, LinkUp
 from holdfast.runtime.host import Host
+from holdfast.runtime.net.admission import AGAIN_S, IN_ALL, LIMITS, LONGEST_S, PER_PEER, Limits, RejectionLog
 from holdfast.runtime.net.frames import Identity
 from holdfast.runtime.net.network import GUESTS_FROM, HANDSHAKE_S, Network
-from holdfast.runtime.net.unauthenticated import AGAIN_S, IN_ALL, LIMITS, LONGEST_S, PER_PEER, Limits, RejectionLog
 
 
 class Place:
@@ -86,15 +86,16 @@ def test_who_drips_bytes_is_dropped_when_the_time_is_over(place, free_port, wait
         assert here.network.expire(due - 1) == [] and here.network.wires
         assert here.network.expire(due) == [] and not here.network.wires
     assert here.told == ["turned away a connection from 127.0.0.1: no proof that it belongs to the job within 10 s"]
-    assert here.network.deadline() == NEVER and not here.network.strangers
+    assert here.network.deadline() == NEVER and not here.network.guests.unproved
 
 
 def test_who_does_not_close_after_our_goodbye_is_dropped(place, wait_until):
     here, there = place(), place()
     here.network.listen()
     there.network.connect(1)
-    seen = turn(here, there, until=lambda: not here.network.timed and GUESTS_FROM in here.network.wires, wait_until=wait_until)
-    assert LinkUp(link=GUESTS_FROM, ours=False, peer="127.0.0.1") in seen[here] and here.network.deadline() == NEVER
+    met = lambda: 1 in there.network.wires and not there.network.timed and here.network.guests.unproved == 0
+    seen = turn(here, there, until=met, wait_until=wait_until)
+    assert LinkUp(link=GUESTS_FROM, ours=False, peer="127.0.0.1") in seen[here]
     here.network.hang_up(GUESTS_FROM)
     (gone,) = here.network.expire(here.host.now() + HANDSHAKE_S)
     assert isinstance(gone, LinkDown) and not gone.final and not here.network.wires
@@ -105,7 +106,7 @@ def test_what_is_lost_on_the_way_is_sent_again_at_even_intervals(place, wait_unt
     here, there = place(), place()
     here.network.listen()
     there.network.connect(1)
-    turn(here, there, until=lambda: not here.network.timed and GUESTS_FROM in here.network.wires, wait_until=wait_until)
+    turn(here, there, until=lambda: 1 in there.network.wires and not there.network.timed, wait_until=wait_until)
     thin_linear_timeouts, rto_max_ms = 16, 44
     for sock in (here.network.wires[GUESTS_FROM].sock, there.network.wires[1].sock):
         assert sock.getsockopt(socket.IPPROTO_TCP, thin_linear_timeouts) == 1
@@ -134,7 +135,7 @@ def test_without_a_free_descriptor_it_rests_and_goes_on(place, free_port, wait_u
 
 
 def test_many_nodes_that_come_at_once_are_let_in_one_after_the_other(place, wait_until):
-    here = place(limits=Limits(strangers=4, crowd=12, young_s=PATIENCE_S))  # here they all have one address
+    here = place(limits=Limits(unproved=4, crowd=12, young_s=PATIENCE_S))  # here they all have one address
     there = place()
     here.network.listen()
     for link in range(1, 13):
@@ -145,18 +146,18 @@ def test_many_nodes_that_come_at_once_are_let_in_one_after_the_other(place, wait
         for one in (here, there):
             seen.extend(one.host.wait(one.host.now()))
             seen.extend(one.network.expire(one.host.now()))
-        assert len(here.network.strangers) <= 4
-        return len(here.network.wires) == 12 and not here.network.strangers
+        assert here.network.guests.unproved <= 4
+        return len(here.network.wires) == 12 and not here.network.guests.unproved
 
     wait_until(everybody_is_in)
     assert here.told == there.told == [] and not any(isinstance(one, LinkDown) for one in seen)
 
 
 def test_those_who_bring_no_proof_give_way_to_who_waits(place, free_port, wait_until):
-    here, there = place(limits=Limits(strangers=4, young_s=0.0)), place()
+    here, there = place(limits=Limits(unproved=4, young_s=0.0)), place()
     here.network.listen()
     idle = [socket.create_connection(("127.0.0.1", free_port)) for _ in range(4)]
-    turn(here, until=lambda: len(here.network.strangers) == 4, wait_until=wait_until)
+    turn(here, until=lambda: here.network.guests.unproved == 4, wait_until=wait_until)
     there.network.connect(1)
     turn(here, there, until=lambda: 1 in there.network.wires and not there.network.timed, wait_until=wait_until)
     assert here.told == ["turned away a connection from 127.0.0.1: too many connections without proof at once"]

@@ -1,7 +1,7 @@
 """A small HTTP server of threads that answers in JSON. Nobody can use up its threads, its descriptors or its time.
 
-A client that sends no whole request costs a thread for `REQUEST_S`. When all places are taken, the oldest unfinished request of
-the address with the most gives way. A normal request arrives whole at once, so it is answered all the same.
+A client that sends no whole request costs a thread for `REQUEST_S`. Who gives way when all places are taken says
+`runtime.net.admission`; a guest proves itself by a whole request. A normal one arrives whole at once, so it is answered.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import json
 import os
 import socket
 import struct
-import threading
 import time
-from collections import Counter
-from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from holdfast.runtime.net.addresses import origin
+from holdfast.runtime.net.admission import NO_ROOM, Admission, Limits, dismiss, last_descriptor, turn_away
 
 REQUEST_S = 5.0
 """How long a client may take to send its request, head and body."""
@@ -32,74 +32,46 @@ class BoundedHttpServer(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[JsonHandler], *, most: int) -> None:
         """OSError: it cannot listen there."""
-        self.most = most
-        self._served: set[socket.socket] = set()
-        self._unfinished: dict[socket.socket, tuple[str, float]] = {}
-        """Connections whose request has not arrived, oldest first → (client's address, when it came, monotonic seconds)."""
-        self._lock = threading.Lock()
-        self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        """A descriptor for turning a client away when there is no other."""
+        self.guests: Admission[socket.socket] = Admission(Limits(unproved=most, in_all=most))
+        self._reserve = last_descriptor()
         super().__init__(address, handler)
         self.socket.setblocking(False)
 
     def arrived(self, connection: socket.socket) -> None:
-        """Its request is here: it keeps its place until it is answered."""
-        with self._lock:
-            self._unfinished.pop(connection, None)
+        """Its request is here: it keeps its place until it is answered, unless its origin has more than others."""
+        self.guests.prove(connection)
+        self.guests.speak(connection)
 
     # --- called by socketserver -----------------------------------------------------------------------------------------
 
     def get_request(self) -> tuple[socket.socket, Any]:
         try:
             return super().get_request()
-        except OSError:
-            self._turn_away()
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                self._reserve = turn_away(self.socket, self._reserve)
             raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        with self._lock:
-            if len(self._served) >= self.most and not self._make_room():
-                return self.close_request(request)
-            self._served.add(request)
-            self._unfinished[request] = client_address[0], time.monotonic()
-        return super().process_request(request, client_address)
+        whose = origin(request, str(client_address[0]))
+        gone: Any = self.guests.enter(request, whose, time.monotonic(), request.fileno())
+        if gone is request:
+            request.close()
+            return
+        if gone is not None:
+            dismiss(gone)
+        super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        late = time.monotonic() - REQUEST_S
-        with self._lock:
-            for connection in [one for one, (_, since) in self._unfinished.items() if since < late]:
-                self._give_up(connection)
+        for connection in self.guests.late(time.monotonic() - REQUEST_S):
+            dismiss(connection)
 
     def shutdown_request(self, request: Any) -> None:
-        with self._lock:
-            self._served.discard(request)
-            self._unfinished.pop(request, None)
+        self.guests.leave(request)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that has gone, or no thread for one: nobody needs to hear of that."""
-
-    def _turn_away(self) -> None:
-        """There may be no descriptor for it, and as long as it waits the loop would not rest."""
-        with suppress(OSError):
-            os.close(self._reserve)
-            self.socket.accept()[0].close()
-        with suppress(OSError):
-            self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-
-    def _make_room(self) -> bool:
-        if not self._unfinished:
-            return False
-        ((address, _),) = Counter(whose for whose, _ in self._unfinished.values()).most_common(1)
-        self._give_up(next(one for one, (whose, _) in self._unfinished.items() if whose == address))
-        return True
-
-    def _give_up(self, connection: socket.socket) -> None:
-        """Its thread then reads the end, and closes it."""
-        del self._unfinished[connection]
-        self._served.discard(connection)
-        with suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)
 
 
 class JsonHandler(BaseHTTPRequestHandler):

@@ -30,7 +30,7 @@ from holdfast.core.errors import UsageError
 from holdfast.core.job.cycles import cycle_of, log_path
 from holdfast.core.machine import Observation
 from holdfast.rendezvous.coordinator.machine import Rendezvous
-from holdfast.runtime.net.blocking_link import BlockingLink, Turn
+from holdfast.runtime.net.blocking_link import HANDSHAKE_S, BlockingLink, Turn
 from holdfast.runtime.net.blocking_server import BlockingServer
 from holdfast.runtime.net.frames import Identity
 
@@ -108,7 +108,7 @@ class LogReceiver(BlockingServer, Component):
         self.begun: dict[int, int] = {}  # How many streams each cycle has had.
         self.lock = allocate_lock()  # Over both.
         self.changed: SimpleQueue[None] | None = None  # Somebody waits for a stream to begin, or to end.
-        super().__init__(identity, shelter, addr, port, most=MOST_LINKS, tell=tell, turn=Turn())
+        super().__init__(identity, shelter, addr, port, most=MOST_LINKS, largest=8 + PIECE_BYTES, tell=tell, turn=Turn())
 
     # --- for the agent's loop -------------------------------------------------------------------------------------------
 
@@ -148,7 +148,7 @@ class LogReceiver(BlockingServer, Component):
     # --- the threads ----------------------------------------------------------------------------------------------------
 
     def serve(self, link: BlockingLink) -> None:
-        asked = link.heard(self.clock() + IDLE_S)
+        asked = link.heard(self.clock() + HANDSHAKE_S)
         name, stream = self._begin(int(asked["cycle"]), str(asked["stream"]), int(asked["at"]))
         fd = -1
         try:

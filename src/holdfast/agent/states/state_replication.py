@@ -88,7 +88,7 @@ class Replicas(BlockingServer, Component):
         self.lost = False  # What was to be fetched could not be: this node has no part in it any more.
         self.lock = allocate_lock()  # Over the slots of what is kept.
         self.fetched: dict[int, Filling] = {}  # What is fetched, or was last, for each of our ranks.
-        super().__init__(identity, shelter, addr, 0, most=MOST_LINKS * copies, tell=tell)
+        super().__init__(identity, shelter, addr, 0, most=MOST_LINKS * copies, largest=CHUNK_BYTES, tell=tell)
 
     # --- for the agent's loop -------------------------------------------------------------------------------------------
 

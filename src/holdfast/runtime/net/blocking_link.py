@@ -12,7 +12,7 @@ import time
 from _thread import allocate_lock
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from holdfast.core.errors import ProtocolError
 from holdfast.runtime.net.channel import Channel
@@ -66,12 +66,31 @@ class InTurn:
         return self.turn.meanwhile(self.sock.sendall, data, flags)
 
 
+class Place(Protocol):
+    """What a server that somebody has come to is to be told of it."""
+
+    def holds(self, size: int) -> None:
+        """So many bytes have come of a frame that is not whole."""
+
+    def speaks(self) -> None:
+        """A whole frame has come."""
+
+
 class BlockingLink:
     """One side of a link over a connected `sock`. `ours`: we asked for it. OSError: out of reach. ProtocolError: turned away,
     or not one of us."""
 
-    def __init__(self, sock: socket.socket | InTurn, identity: Identity, shelter: Shelter | None, *, ours: bool) -> None:
+    def __init__(
+        self,
+        sock: socket.socket | InTurn,
+        identity: Identity,
+        shelter: Shelter | None,
+        *,
+        ours: bool,
+        place: Place | None = None,
+    ) -> None:
         until = time.monotonic() + HANDSHAKE_S
+        self.place = place
         self.sock = sock
         try:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -96,6 +115,9 @@ class BlockingLink:
         """The next frame. TimeoutError: none before `until` (monotonic seconds). `each` is called meanwhile, and may raise."""
         while (payload := self.channel.next()) is None:
             self._receive(until, each)
+        if self.place is not None:
+            self.place.speaks()
+            self.place.holds(self.channel.held)
         return payload
 
     def say(self, said: dict[str, Any]) -> None:
@@ -165,6 +187,8 @@ class BlockingLink:
             with suppress(OSError):
                 self._flush()
             raise
+        if self.place is not None:
+            self.place.holds(self.channel.held)
         self._flush()
 
     def _flush(self) -> None:

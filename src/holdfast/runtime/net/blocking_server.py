@@ -16,17 +16,35 @@ from errno import EAGAIN
 from holdfast.core.config.grammar import shown_endpoint
 from holdfast.core.errors import ProtocolError
 from holdfast.core.machine import Observation
-from holdfast.runtime.net.addresses import bind_addresses, looked_up
+from holdfast.runtime.net.addresses import bind_addresses, looked_up, origin
+from holdfast.runtime.net.admission import NO_ROOM, Admission, Limits, RejectionLog, dismiss
 from holdfast.runtime.net.blocking_link import BlockingLink, InTurn, Turn
 from holdfast.runtime.net.frames import Identity
-from holdfast.runtime.net.unauthenticated import RejectionLog
 from holdfast.runtime.net.wire import KEEPALIVE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.runtime.net.tls import Shelter  # `ssl` is heavy, and most jobs use none
 
-REST_S = 5.0  # How long no link is taken when there is no room for one.
+BACKLOG = 512  # Links that wait to be taken.
+REST_S = 0.5  # How long no link is taken when there is no descriptor for one.
+UNPROVED = 64  # Links that have proved nothing: each has a thread.
+
+
+class Visit:
+    """What the admission is told of one link's frames."""
+
+    def __init__(self, guests: Admission[socket.socket], guest: socket.socket) -> None:
+        self.guests, self.guest = guests, guest
+
+    def holds(self, size: int) -> None:
+        """See `Place`."""
+        for gone in self.guests.hold(self.guest, size):
+            dismiss(gone)
+
+    def speaks(self) -> None:
+        """See `Place`."""
+        self.guests.speak(self.guest)
 
 
 class BlockingServer:
@@ -41,14 +59,15 @@ class BlockingServer:
         port: int,
         *,
         most: int,
+        largest: int,
         tell: Callable[[str], None],
         turn: Turn | None = None,
     ) -> None:
-        """`addr`: this host's. `port`: 0 for any. `most`: links at a time. `tell` tells a person, from the agent's thread
-        (`due`). `turn`: of the links' threads; None: they are few."""
+        """`addr`: this host's. `port`: 0 for any. `most`: links at a time. `largest`: frame, in bytes. `tell` tells a person,
+        from the agent's thread (`due`). `turn`: of the links' threads; None: they are few."""
         self.identity, self.shelter = identity, shelter
-        self.most, self.tell, self.turn = most, tell, turn
-        self.links = 0
+        self.largest, self.tell, self.turn = largest, tell, turn
+        self.guests: Admission[socket.socket] = Admission(Limits(unproved=UNPROVED, in_all=most))
         self.complaints: list[str] = []  # What the threads want said.
         self.rejections = RejectionLog(self.complaints.append)
         family, address = bind_addresses(addr, port, looked_up(addr, port))[0]
@@ -57,7 +76,7 @@ class BlockingServer:
             if port:  # else it might be one that an agent only holds (`runtime.net.ports`)
                 self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self.listener.bind(address)
-            self.listener.listen(most)
+            self.listener.listen(BACKLOG)
         except OSError:
             self.listener.close()
             raise
@@ -69,7 +88,8 @@ class BlockingServer:
             raise OSError(EAGAIN, str(error)) from error
 
     def serve(self, link: BlockingLink) -> None:
-        """Talk to a peer that has proved itself, until one of the two wants no more. Called by the link's own thread."""
+        """Talk to a peer that has proved itself, until one of the two wants no more. Called by the link's own thread. The first
+        word is due within `HANDSHAKE_S`."""
         raise NotImplementedError
 
     def deadline(self) -> float:
@@ -91,35 +111,44 @@ class BlockingServer:
         while True:
             try:
                 sock, address = self.listener.accept()
-            except OSError:
-                never.acquire(timeout=REST_S)  # no descriptor is left, for example
+            except OSError as error:
+                if error.errno in NO_ROOM:
+                    never.acquire(timeout=REST_S)
                 continue
-            if self.links >= self.most:
+            peer = str(address[0])
+            gone = self.guests.enter(sock, origin(sock, peer), time.monotonic(), sock.fileno())
+            if gone is sock:
                 sock.close()
                 continue
-            self.links += 1
+            if gone is not None:
+                dismiss(gone)
             try:
-                start_new_thread(self._take_in, (sock, str(address[0])))
-            except RuntimeError:  # no thread is left
-                self.links -= 1
-                sock.close()
+                start_new_thread(self._take_in, (sock, peer))
+            except (RuntimeError, MemoryError):  # no thread is left
+                self._close(sock)
 
     def _take_in(self, sock: socket.socket, peer: str) -> None:
         if self.turn is not None:
             with self.turn.lock:
-                return self._talk(InTurn(sock, self.turn), peer)
-        return self._talk(sock, peer)
+                return self._talk(sock, InTurn(sock, self.turn), peer)
+        return self._talk(sock, sock, peer)
 
-    def _talk(self, sock: socket.socket | InTurn, peer: str) -> None:
+    def _talk(self, guest: socket.socket, sock: socket.socket | InTurn, peer: str) -> None:
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in KEEPALIVE:
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
-            self.serve(BlockingLink(sock, self.identity, self.shelter, ours=False))
+            link = BlockingLink(sock, self.identity, self.shelter, ours=False, place=Visit(self.guests, guest))
+            link.channel.allow(self.largest)
+            self.guests.prove(guest)
+            self.serve(link)
         except ProtocolError as error:
             self.rejections.note(peer, f"turned away a connection from {peer}: {error.what}", time.monotonic())
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, LookupError, TypeError, ArithmeticError, MemoryError):
             pass  # it is gone, or means something else: the other side tells
         finally:
-            self.links -= 1
-            sock.close()
+            self._close(guest)
+
+    def _close(self, guest: socket.socket) -> None:
+        self.guests.leave(guest)
+        guest.close()

@@ -65,6 +65,15 @@ class Channel:
         """Host names for which the CA has signed the other side's certificate."""
         return self._tunnel.names() if self._tunnel is not None else ()
 
+    def allow(self, size: int) -> None:
+        """The other side's frames may be so large, now that it has proved itself."""
+        self._frames.allow(size + SEAL_BYTES)
+
+    @property
+    def held(self) -> int:
+        """Bytes that have come of a frame that is not whole."""
+        return len(self._frames.buffer)
+
     def say(self, payload: bytes) -> None:
         """One frame more to send."""
         framed = frame(payload if self._seals is None else self._seals[0].put(payload))

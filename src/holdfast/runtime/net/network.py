@@ -2,7 +2,7 @@
 
 Each has a handshake before its first message, and TLS below where configured.
 
-Whatever a stranger does costs a descriptor for a few seconds, a few kilobytes and one line: see `_lost` and `_make_room`.
+Whatever a stranger does costs a descriptor for a few seconds, a few kilobytes and one line: see `_lost` and `_accept`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from holdfast.core.value import quicken
 from holdfast.core.wire.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Serving, Transmit
 from holdfast.core.wire.messages import Message, is_of_a_member
 from holdfast.runtime.host import Host
-from holdfast.runtime.net.addresses import bind_addresses, host_and_port, is_loopback, looked_up
+from holdfast.runtime.net.addresses import bind_addresses, host_and_port, is_loopback, looked_up, origin
+from holdfast.runtime.net.admission import LIMITS, NO_ROOM, Admission, Limits, RejectionLog
 from holdfast.runtime.net.codec import decode, encode, warm
 from holdfast.runtime.net.frames import FRAME_BYTES, SEAL_BYTES, TOKEN_BYTES, Identity, Turned
 from holdfast.runtime.net.link_pool import LinkPool
 from holdfast.runtime.net.loopback_link import Loopback
 from holdfast.runtime.net.names import Addresses, Names
 from holdfast.runtime.net.ports import listening_process
-from holdfast.runtime.net.unauthenticated import LIMITS, Limits, RejectionLog, Strangers
 from holdfast.runtime.net.wire import Wire
 
 TYPE_CHECKING = False
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 GUESTS_FROM = 1 << 20  # Numbers of links that others opened to us; those that we ask for are smaller.
 
 HANDSHAKE_S = 10.0
-"""Longest time from connection to proof, and from our goodbye to theirs. A slow or half-open stranger holds one descriptor for
-so long."""
+"""Longest time from connection to proof, from that to the first word, from a message's first byte to its last, and from our
+goodbye to theirs. A slow or half-open stranger holds one descriptor for so long."""
 
 PAUSE_S = 0.01  # How often strangers who wait in the kernel's queue are looked for.
 
@@ -52,7 +52,6 @@ UNSENT_BYTES = 4 * FRAME_BYTES  # For a member that does not read; its lease end
 
 READ_BYTES = 1 << 16  # Taken in of one link at a time, so that others are heard meanwhile.
 
-NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 REST_S = 0.5  # Without accepting, where there is no room for a connection.
 
 
@@ -82,7 +81,7 @@ class Network:
         self.turns: dict[str, int] = {}  # Of the addresses of each name that was called.
         self.wires: dict[int, Wire] = {}
         self.timed: dict[int, Wire] = {}  # Those with a deadline, the earliest first.
-        self.strangers = Strangers(limits)
+        self.guests: Admission[Wire] = Admission(limits)
         self.listeners: list[socket.socket] = []
         self.taken = 0  # The endpoint's port, while somebody else on this host has it.
         self.rest_until = NEVER  # When to accept again; NEVER: we do.
@@ -266,11 +265,17 @@ class Network:
         for wire in list(self.timed.values()):
             if now < wire.until:
                 break
-            seen += self._lost(wire, "it did not close the connection" if wire.closing else self._silence(wire))
+            why = "it did not close the connection" if wire.closing else self._silence(wire)
+            seen += self._lost(wire, why, bad=wire.is_proven and not wire.closing)
         return seen
 
     def _silence(self, wire: Wire) -> str:
-        what = "no answer" if wire.connecting else "no proof that it belongs to the job"
+        if wire.connecting:
+            what = "no answer"
+        elif not wire.is_proven:
+            what = "no proof that it belongs to the job"
+        else:
+            what = "no whole message" if wire.held else "no word"
         return f"{what} within {HANDSHAKE_S:g} s"
 
     # --- events of sockets ----------------------------------------------------------------------------------------------
@@ -281,32 +286,33 @@ class Network:
     def _accept(self, listener: socket.socket, events: int) -> list[Observation]:
         dropped: list[Observation] = []
         for _ in range(64):
-            if self.strangers.are_full and self.strangers.are_young(self.host.now(), HANDSHAKE_S):
+            if self.guests.is_crowded(self.host.now()):
                 self._rest(PAUSE_S)
                 break
             try:
                 sock, address = listener.accept()
-            except (BlockingIOError, ConnectionAbortedError):
+            except BlockingIOError:
                 break
+            except ConnectionAbortedError:
+                continue
             except OSError as error:
                 self.host.complain(f"cannot accept a connection: {error.strerror}")
-                if error.errno in NO_ROOM:
-                    dropped += self._make_room()
-                    self._rest(REST_S)
+                dropped += self._dismiss(self.guests.least_wanted())
+                self._rest(REST_S if error.errno in NO_ROOM else PAUSE_S)
                 break
             sock.setblocking(False)
-            if self.strangers.are_full:
-                dropped += self._make_room()
-            self._add(sock, self._guest(), ours=False, peer=str(address[0]))
+            wire = self._add(sock, self._guest(), ours=False, peer=str(address[0]))
+            dropped += self._dismiss(self.guests.enter(wire, origin(sock, wire.peer), self.host.now(), sock.fileno()))
         return dropped
 
     def _guest(self) -> int:
         number, self.next_guest = self.next_guest, self.next_guest + 1
         return number
 
-    def _make_room(self) -> list[Observation]:
-        wire = self.strangers.least_wanted()
-        return [] if wire is None else self._lost(wire, "too many connections without proof at once")
+    def _dismiss(self, wire: Wire | None) -> list[Observation]:
+        if wire is None:
+            return []
+        return self._lost(wire, f"too many connections {'of members' if wire.is_proven else 'without proof'} at once", bad=True)
 
     def _rest(self, seconds: float) -> None:
         if self.rest_until == NEVER:
@@ -314,15 +320,14 @@ class Network:
             for sock in self.listeners:
                 self.host.unwatch(sock.fileno())
 
-    def _add(self, sock: socket.socket, link: int, *, ours: bool, peer: str) -> None:
+    def _add(self, sock: socket.socket, link: int, *, ours: bool, peer: str) -> Wire:
         until = self.host.now() + HANDSHAKE_S
         wire = Wire(sock, link, self.identity, self.shelter, ours=ours, until=until, peer=peer)
         self.wires[link] = self.timed[link] = wire
-        if not ours:
-            self.strangers.add(wire)
         wire.watch(self.host, partial(self._ready, wire))
         if not wire.connecting:
             wire.flush()
+        return wire
 
     def _ready(self, wire: Wire, events: int) -> list[Observation]:
         if failed := wire.connected():
@@ -349,7 +354,8 @@ class Network:
         came, self.came = self.came, []
         seen: list[Observation] = []
         for wire, data in came:
-            seen += self._made_of(wire, data)
+            if wire.link in self.wires:  # it may have had to go for another
+                seen += self._made_of(wire, data)
         return seen
 
     def _made_of(self, wire: Wire, data: bytes) -> list[Observation]:
@@ -373,11 +379,31 @@ class Network:
             wire.flush()
         if len(wire.unsent) > UNSENT_BYTES:
             return seen + self._lost(wire, "it sends and does not read", bad=True)
-        return seen
+        return seen + self._owed(wire, seen) if wire.owes or wire.held else seen
+
+    def _owed(self, wire: Wire, seen: list[Observation]) -> list[Observation]:
+        """A guest has said something, or part of it: until when the rest is due, and who has to go for what is held."""
+        if wire.ours or not wire.is_proven:
+            return []
+        heard = bool(seen) and isinstance(seen[-1], Arrived)
+        if heard:
+            self.guests.speak(wire)
+        if heard or not wire.owes:
+            self._due_by(wire, self.host.now() + HANDSHAKE_S if wire.held else NEVER)
+        why = "it sends a long message slowly, and all such hold too much memory"
+        return [seen for gone in self.guests.hold(wire, wire.held) for seen in self._lost(gone, why, bad=True)]
+
+    def _due_by(self, wire: Wire, until: float) -> None:
+        self.timed.pop(wire.link, None)  # to the end of the line
+        wire.owe(until)
+        if wire.owes:
+            self.timed[wire.link] = wire
 
     def _proven(self, wire: Wire) -> list[Observation]:
-        self._known_now(wire)
+        self.timed.pop(wire.link, None)
         if not wire.ours:
+            self.guests.prove(wire)
+            self._due_by(wire, self.host.now() + HANDSHAKE_S)
             wire.move(self.pool)
         if wire.leaving:
             self.hang_up(wire.link)
@@ -415,12 +441,9 @@ class Network:
 
     def _drop(self, wire: Wire) -> None:
         if self.wires.pop(wire.link, None):
-            self._known_now(wire)
+            self.timed.pop(wire.link, None)
+            self.guests.leave(wire)
             wire.close()
-
-    def _known_now(self, wire: Wire) -> None:
-        self.timed.pop(wire.link, None)
-        self.strangers.discard(wire)
 
     def _unlisten(self) -> None:
         for sock in self.listeners:

@@ -7,6 +7,7 @@ import select
 import socket
 from collections.abc import Callable
 
+from holdfast.core.machine import NEVER
 from holdfast.runtime.host import Ready
 from holdfast.runtime.net.channel import Channel
 from holdfast.runtime.net.frames import Identity
@@ -25,10 +26,26 @@ notices a loss by its clock alone, and doubles its patience each time: 0.2, 0.6,
 for half a lease would cost the lease. With these it tries six times at even intervals, and then once a second at least."""
 
 
+PAUSE_BYTES = 1 << 20
+"""Who came to us, and leaves so much of what we say unread, is not heard meanwhile: it might ask for more and more."""
+
+
 class Wire(Channel):
     """One connection, which is a channel too: one place in memory for each of thousands, not three."""
 
-    __slots__ = ("_events", "_handler", "_watched_by", "closing", "connecting", "leaving", "link", "peer", "sock", "until")
+    __slots__ = (
+        "_events",
+        "_handler",
+        "_watched_by",
+        "closing",
+        "connecting",
+        "leaving",
+        "link",
+        "owes",
+        "peer",
+        "sock",
+        "until",
+    )
 
     def __init__(
         self,
@@ -46,10 +63,11 @@ class Wire(Channel):
         self.sock = sock
         self.link = link
         self.peer = peer
-        self.until = until  # When it must be proven, or gone after our goodbye.
+        self.until = until  # When it must be proven, or have said what it owes, or be gone after our goodbye.
         self.connecting = ours
         self.leaving = False  # It is to be hung up once we have proved who we were.
         self.closing = False  # We have said goodbye.
+        self.owes = False  # A guest: its first word, or the rest of one.
         self._events = select.EPOLLIN | (select.EPOLLOUT if ours else 0)
         self._watched_by: Ready
         self._handler: Callable[[int], list[Observation]]
@@ -59,6 +77,10 @@ class Wire(Channel):
     def is_stranger(self) -> bool:
         """Somebody who came to us and has proved nothing."""
         return not self.ours and not self.is_proven
+
+    def owe(self, until: float) -> None:
+        """Its first word, or the rest of one, is due by then; NEVER: it owes nothing."""
+        self.owes, self.until = until != NEVER, until
 
     def watch(self, where: Ready, handler: Callable[[int], list[Observation]]) -> None:
         """Have `handler` called, by `where`, whenever there is something to read or room to write."""
@@ -101,16 +123,22 @@ class Wire(Channel):
             pass
         except OSError as error:
             return error.strerror or "broken"
-        events = select.EPOLLIN | (select.EPOLLOUT if self.unsent else 0)
+        listens = self.ours or len(self.unsent) < PAUSE_BYTES
+        events = (select.EPOLLIN if listens else 0) | (select.EPOLLOUT if self.unsent else 0)
         if events != self._events:
             self._events = events
             self._watched_by.rewatch(self.sock.fileno(), events)
         return ""
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Give the descriptor back, and the memory: the handler is a circle, and the agent collects none for long."""
         self._watched_by.unwatch(self.sock.fileno())
         self.sock.close()
+        self._handler = _deaf
+
+
+def _deaf(events: int) -> list[Observation]:
+    return []
 
 
 def _keep_alive(sock: socket.socket) -> None:

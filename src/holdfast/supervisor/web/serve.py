@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 
 NEEDS = ("starlette", "uvicorn")
 
-MOST_CONNECTIONS = 1000
-"""At a time, with requests that are being answered; a further client is told to come later."""
-
 BACKLOG = 512
 """Connections that may wait while we are busy, or not yet there."""
 
@@ -56,7 +53,6 @@ def run(app: Starlette, listener: socket.socket, certificate: str | None = None,
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=MOST_CONNECTIONS,
         h11_max_incomplete_event_size=LONGEST_HEAD,
         timeout_graceful_shutdown=1,
         ssl_certfile=certificate,
