@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -19,6 +20,7 @@ import pytest
 from holdfast.client import stash as client
 from holdfast.client.stash_memory import Region, Slot, allowed_bytes, copy, memory_bytes, read
 from holdfast.core.page import stash as layout
+from holdfast.core.value import replace
 from holdfast.runtime.shm.pages import nameless_file
 from holdfast.runtime.shm.stash import held
 
@@ -183,6 +185,50 @@ def test_a_state_that_was_damaged_is_not_used_again(stashed: Any, file: int) -> 
     first = stashed()
     assert first.save(8, "eight", False)
     first.region.slots[0].map[1] ^= 1
+    with pytest.raises(RuntimeError, match="step 8 is damaged"):
+        stashed(round=2, agreed="1:8").latest(None, None)
+    assert held(file, 1) == ()
+
+
+FORGED = {
+    "longer": ["N", 0, 64_000_000, "<f8", [8_000_000]],
+    "beyond the end": ["N", 4096, 8, "<f8", [1]],
+    "before the beginning": ["N", -4096, 8, "<f8", [1]],
+    "another size": ["N", 0, 16, "<f8", [1]],
+    "a shape of more": ["N", 0, 8, "<f8", [1_000_000_000]],
+    "a shape below nothing": ["N", 0, 8, "<f8", [-1, -1]],
+    "objects": ["N", 0, 8, "|O", [1]],
+    "no number": ["N", "0", 8, "<f8", [1]],
+    "no kind": ["?", 0, 8],
+    "bytes beyond the end": ["b", 0, 1 << 50, 1 << 50],
+}
+
+
+@pytest.mark.parametrize("told", FORGED.values(), ids=FORGED)
+@pytest.mark.parametrize("into", [False, True], ids=["new", "into"])
+def test_what_a_forged_state_says_of_its_arrays_is_never_copied(stashed: Any, file: int, told: list[Any], into: bool) -> None:
+    """A member of the job may have kept it, or who can write to the disk: its checksums are right."""
+    numpy = pytest.importorskip("numpy")
+    first = stashed()
+    assert first.save(8, [numpy.ones(1)], False)
+    header = json.dumps(["l", [told]]).encode()
+    (made,) = layout.generations(first.region.words)
+    first.region.slots[made.slot].map[: len(header)] = header
+    layout.seal(first.region.words, replace(made, header_bytes=len(header), header_crc=layout.crc(header)))
+    here = numpy.zeros(1)
+    with pytest.raises(RuntimeError, match="step 8 is damaged"):
+        stashed(round=2, agreed="1:8").latest([here] if into else None, None)
+    assert here.tolist() == [0] and held(file, 1) == (), "it is not used again"
+
+
+@pytest.mark.parametrize(
+    "change", [{"size": 1 << 39}, {"bytes_at": 1 << 39}, {"header_bytes": 1 << 39}, {"bytes_at": 0}], ids=str
+)
+def test_a_descriptor_of_more_than_there_is_reads_nothing(stashed: Any, file: int, change: dict[str, int]) -> None:
+    first = stashed()
+    assert first.save(8, b"eight", False)
+    (made,) = layout.generations(first.region.words)
+    layout.seal(first.region.words, replace(made, **change))
     with pytest.raises(RuntimeError, match="step 8 is damaged"):
         stashed(round=2, agreed="1:8").latest(None, None)
     assert held(file, 1) == ()

@@ -27,7 +27,7 @@ from time import monotonic_ns, time_ns
 
 from holdfast.client import stash_memory as memory
 from holdfast.client.stash_code import Coder, Unstashable, decode
-from holdfast.client.stash_tensors import Fetcher, Loan, Sender
+from holdfast.client.stash_tensors import Damaged, Fetcher, Loan, Sender
 from holdfast.client.worker import this_worker
 from holdfast.core.page import stash as layout
 
@@ -319,11 +319,15 @@ class Stash:
         slot = self.region.slots[one.slot]
         assert slot.map is not None
         header = slot.map[: one.header_bytes]
-        if layout.crc(header) != one.header_crc:
-            layout.unseal(self.region.words, one.slot)  # so that the next life agrees on another
-            raise RuntimeError(f"the stashed state of step {one.step} is damaged: it is not used again")
         fetcher = Fetcher(slot, one.bytes_at, one.size, map_location)
-        state = decode(json.loads(header), fetcher.fetch, into)
+        try:
+            # Another node may have kept it, or a disk: nothing is copied before all of it fits.
+            if layout.crc(header) != one.header_crc or not one.header_bytes <= one.bytes_at <= one.size <= slot.capacity:
+                raise Damaged("its header")
+            state = decode(json.loads(header), fetcher.fetch, into)
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+            layout.unseal(self.region.words, one.slot)  # so that the next life agrees on another
+            raise RuntimeError(f"the stashed state of step {one.step} is damaged: it is not used again ({error})") from error
         if (loan := fetcher.finish()) is not None:
             if not self.loans:
                 os.register_at_fork(before=self._settle_all)  # a child would see what is written to the slot
@@ -342,9 +346,7 @@ class Stash:
 
     def _tell_why_not(self, newest: layout.Generation, stacklevel: int) -> None:
         if newest.world_size != self.world_size or newest.rank != self.rank:
-            why = (
-                f"it is that of rank {newest.rank} of {newest.world_size}, and this is rank {self.rank} of {self.world_size}"
-            )
+            why = f"it is that of rank {newest.rank} of {newest.world_size}, and this is rank {self.rank} of {self.world_size}"
         else:
             why = (
                 "not all ranks have one of the same step: a node is new, or they were further apart than the generations that "

@@ -147,6 +147,8 @@ def decode(told: Any, array_of: Callable[[list[Any], Any], Any], into: Any = Non
         return complex(*rest)
     if kind in (SIZE, DTYPE, DEVICE):
         torch = loaded("torch")
+        if kind == DTYPE and not isinstance(getattr(torch, rest[0]), torch.dtype):
+            raise ValueError(f"{rest[0]!r} is no type")
         return torch.Size(rest[0]) if kind == SIZE else getattr(torch, rest[0]) if kind == DTYPE else torch.device(rest[0])
     return array_of(told, into)
 

@@ -13,6 +13,7 @@ import ctypes
 import mmap
 import sys
 from _thread import allocate_lock
+from math import prod
 from weakref import ref
 
 from holdfast.client.stash_code import BYTEARRAY, BYTES, NUMBER, TENSOR, dtype_of, loaded
@@ -92,6 +93,17 @@ def _bytes_of(area: mmap.mmap, at: int, size: int) -> Any:
     return torch.frombuffer(area, dtype=torch.uint8, count=size, offset=at)
 
 
+class Damaged(ValueError):
+    """What a stashed state says of itself cannot be. Nothing has been copied for it."""
+
+
+def _count(shape: Any) -> int:
+    """Elements of an array of that shape. Damaged: it is none."""
+    if not isinstance(shape, list) or not all(type(one) is int and one >= 0 for one in shape):
+        raise Damaged(f"{shape!r} is no shape")
+    return prod(shape)
+
+
 class Fetcher:
     """Makes arrays of a slot's bytes. Those of the CPU have their content when `finish` returns."""
 
@@ -107,6 +119,8 @@ class Fetcher:
     def fetch(self, told: list[Any], into: Any) -> Any:
         """The array, bytes or number that `told` tells."""
         kind, at, size, *rest = told
+        if not (type(at) is type(size) is int and at >= 0 and size >= 0 and self.begin + at + size <= self.end):
+            raise Damaged(f"it tells of {size!r} bytes at {at!r}, of {self.end - self.begin}")
         if kind in (BYTES, BYTEARRAY):
             found = self.area[self.begin + at : self.begin + at + size]
             return found if kind == BYTES else bytearray(found)
@@ -118,6 +132,8 @@ class Fetcher:
         torch = loaded("torch")
         name, shape, was_on = told
         dtype, device = getattr(torch, name), torch.device(was_on if self.map_location is None else self.map_location)
+        if not isinstance(dtype, torch.dtype) or _count(shape) * torch.empty(0, dtype=dtype).element_size() != size:
+            raise Damaged(f"{size} bytes are no {name} of the shape {shape}")
         fits = isinstance(into, torch.Tensor) and list(into.shape) == shape and into.dtype == dtype
         if not size:
             return into if fits else torch.empty(shape, dtype=dtype, device=device)
@@ -137,6 +153,8 @@ class Fetcher:
         numpy = loaded("numpy")
         name, shape = told
         dtype = dtype_of(name)
+        if dtype.hasobject or _count(shape) * dtype.itemsize != size:
+            raise Damaged(f"{size} bytes are no {dtype} of the shape {shape}")
         if kind == NUMBER:
             return numpy.frombuffer(self.area[self.begin + at : self.begin + at + size], dtype)[0]
         fits = isinstance(into, numpy.ndarray) and list(into.shape) == shape and into.dtype == dtype

@@ -281,7 +281,12 @@ def _take(link: BlockingLink, filling: Filling, clock: Callable[[], float]) -> N
 
 
 def _generation(told: Any) -> Generation:
-    return Generation(**{field: int(told[field]) for field in Generation.__fields__})
+    """What the other side says of one. ValueError: it cannot be."""
+    fields = {field: int(told[field]) for field in Generation.__fields__}
+    made = Generation(**fields)
+    if not all(0 <= value < 1 << 63 for value in fields.values()) or not made.header_bytes <= made.size <= layout.SLOT_BYTES:
+        raise ValueError("no such generation")
+    return made
 
 
 def _ask(link: BlockingLink, asked: dict[str, Any], clock: Callable[[], float]) -> dict[str, Any]:
