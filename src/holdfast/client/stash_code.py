@@ -147,9 +147,7 @@ def decode(told: Any, array_of: Callable[[list[Any], Any], Any], into: Any = Non
         return complex(*rest)
     if kind in (SIZE, DTYPE, DEVICE):
         torch = loaded("torch")
-        if kind == DTYPE and not isinstance(getattr(torch, rest[0]), torch.dtype):
-            raise ValueError(f"{rest[0]!r} is no type")
-        return torch.Size(rest[0]) if kind == SIZE else getattr(torch, rest[0]) if kind == DTYPE else torch.device(rest[0])
+        return torch.Size(rest[0]) if kind == SIZE else torch_dtype(rest[0]) if kind == DTYPE else torch.device(rest[0])
     return array_of(told, into)
 
 
@@ -162,6 +160,14 @@ def _mapping(kind: str, rest: list[Any], array_of: Callable[[list[Any], Any], An
     if kind == ORDERED_DICT and rest[1] is not None:
         made._metadata = decode(rest[1], array_of)
     return made  # type: ignore
+
+
+def torch_dtype(name: str) -> Any:
+    """torch's type of that name. ValueError: that is something else of torch's."""
+    torch = loaded("torch")
+    if not isinstance(dtype := getattr(torch, name), torch.dtype):
+        raise ValueError(f"{name!r} is no type")
+    return dtype
 
 
 def dtype_of(told: Any) -> Any:

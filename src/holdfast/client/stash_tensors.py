@@ -16,7 +16,7 @@ from _thread import allocate_lock
 from math import prod
 from weakref import ref
 
-from holdfast.client.stash_code import BYTEARRAY, BYTES, NUMBER, TENSOR, dtype_of, loaded
+from holdfast.client.stash_code import BYTEARRAY, BYTES, NUMBER, TENSOR, dtype_of, loaded, torch_dtype
 from holdfast.client.stash_memory import STEP_BYTES, can_populate, copy, in_large_pages, make_own, populate, read
 
 TYPE_CHECKING = False
@@ -97,11 +97,11 @@ class Damaged(ValueError):
     """What a stashed state says of itself cannot be. Nothing has been copied for it."""
 
 
-def _count(shape: Any) -> int:
-    """Elements of an array of that shape. Damaged: it is none."""
-    if not isinstance(shape, list) or not all(type(one) is int and one >= 0 for one in shape):
-        raise Damaged(f"{shape!r} is no shape")
-    return prod(shape)
+def _compare(size: int, shape: Any, element_bytes: int) -> None:
+    """Damaged: an array of that shape has another size, or there is no such shape."""
+    is_one = isinstance(shape, list) and all(type(one) is int and one >= 0 for one in shape)
+    if not is_one or prod(shape) * element_bytes != size:
+        raise Damaged(f"{size} bytes are no array of the shape {shape!r} and {element_bytes} bytes each")
 
 
 class Fetcher:
@@ -131,9 +131,8 @@ class Fetcher:
     def _tensor(self, at: int, size: int, told: list[Any], into: Any) -> Any:
         torch = loaded("torch")
         name, shape, was_on = told
-        dtype, device = getattr(torch, name), torch.device(was_on if self.map_location is None else self.map_location)
-        if not isinstance(dtype, torch.dtype) or _count(shape) * torch.empty(0, dtype=dtype).element_size() != size:
-            raise Damaged(f"{size} bytes are no {name} of the shape {shape}")
+        dtype, device = torch_dtype(name), torch.device(was_on if self.map_location is None else self.map_location)
+        _compare(size, shape, torch.empty(0, dtype=dtype).element_size())
         fits = isinstance(into, torch.Tensor) and list(into.shape) == shape and into.dtype == dtype
         if not size:
             return into if fits else torch.empty(shape, dtype=dtype, device=device)
@@ -153,8 +152,7 @@ class Fetcher:
         numpy = loaded("numpy")
         name, shape = told
         dtype = dtype_of(name)
-        if dtype.hasobject or _count(shape) * dtype.itemsize != size:
-            raise Damaged(f"{size} bytes are no {dtype} of the shape {shape}")
+        _compare(size, shape, -1 if dtype.hasobject else dtype.itemsize)
         if kind == NUMBER:
             return numpy.frombuffer(self.area[self.begin + at : self.begin + at + size], dtype)[0]
         fits = isinstance(into, numpy.ndarray) and list(into.shape) == shape and into.dtype == dtype
