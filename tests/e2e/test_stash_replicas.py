@@ -23,8 +23,9 @@ from holdfast.client.stash_memory import Region
 from holdfast.core.errors import ProtocolError
 from holdfast.core.machine import NEVER
 from holdfast.core.page import stash as layout
-from holdfast.core.value import replace
 from holdfast.core.wire.messages import Assigned
+from holdfast.rendezvous.placement.partners import ticket
+from holdfast.runtime.net.addresses import host_and_port
 from holdfast.runtime.net.blocking_link import BlockingLink
 from holdfast.runtime.net.frames import Identity, Turned
 from holdfast.runtime.net.tls import shelter
@@ -242,11 +243,14 @@ def rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., client.Stash
     yield live
 
 
+NODE = "a-1-0123456789abcdef"  # The id of each node here.
+
+
 def replicas(
     *, limit: str = "1000000000", token: bytes = b"", complaints: list[str] | None = None, shelter: Any = None, copies: int = 1
 ) -> Replicas:
     tell = (complaints if complaints is not None else []).append
-    return Replicas(Identity("job", token), shelter, "127.0.0.1", nproc=1, limit=limit, copies=copies, tell=tell)
+    return Replicas(Identity("job", token), shelter, "127.0.0.1", node=NODE, nproc=1, limit=limit, copies=copies, tell=tell)
 
 
 def link_to(partner: Replicas, token: bytes, shelter: Any = None) -> BlockingLink:
@@ -283,14 +287,24 @@ class Tap:
             other.close()
 
 
-def assigned(round: int = 1, **more: Any) -> Assigned:
+def put(base_rank: int = 0, ranks: int = 1, **more: Any) -> dict[str, Any]:
+    """A question: three bytes of a node's first rank are brought."""
+    made = {"slot": 0, "sequence": 1, "round": 1, "step": 9, "rank": base_rank, "world_size": 4}
+    made |= {"header_bytes": 1, "bytes_at": 0, "size": 3, "saved_unix_ns": 1, "header_crc": 1}
+    shown = {"round": 1, "ticket": ticket(NODE, 1, base_rank, ranks)}
+    return {"put": 0, "of": ranks, "agreed": None, "generation": made | more} | shown
+
+
+def assigned(round: int = 1, base_rank: int = 0, world_size: int = 2, **more: Any) -> Assigned:
+    shown = ticket(NODE, round, base_rank, 1)
     return Assigned(
+        stash_tickets=dict.fromkeys((*more.get("stash_partners", ()), more.get("stash_from", "")), shown),
         round=round,
         restart_count=0,
         group_rank=0,
         group_world_size=2,
-        base_rank=0,
-        world_size=2,
+        base_rank=base_rank,
+        world_size=world_size,
         role_base_rank=0,
         role_world_size=2,
         master_addr="",
@@ -319,8 +333,7 @@ def test_two_partners_have_it_and_each_keeps_for_two(rank: Any, wait_until: Any)
     nodes = [replicas(copies=2) for _ in range(3)]
     files, stashes = [nameless_file(name) for name in "abc"], []
     for at, node in enumerate(nodes):
-        place = assigned(stash_partners=(nodes[(at + 1) % 3].at, nodes[(at + 2) % 3].at))
-        node.begin(replace(place, base_rank=at, world_size=3), files[at])
+        node.begin(assigned(1, at, 3, stash_partners=(nodes[(at + 1) % 3].at, nodes[(at + 2) % 3].at)), files[at])
         stashes.append(rank(files[at], rank=at, world=3, copies=2))
     for step in range(4):
         for at, stash in enumerate(stashes):
@@ -332,7 +345,7 @@ def test_two_partners_have_it_and_each_keeps_for_two(rank: Any, wait_until: Any)
     # Any two may be lost: the third gives both replacements what was theirs.
     for at in (0, 1):
         replacement, file = replicas(copies=2), nameless_file("d")
-        replacement.begin(replace(assigned(2, stash=(1, 3), stash_from=nodes[2].at), base_rank=at, world_size=3), file)
+        replacement.begin(assigned(2, at, 3, stash=(1, 3), stash_from=nodes[2].at), file)
         assert rank(file, round=2, agreed="1:3", rank=at, world=3).latest(None, None) == (3, bytes([at, 3]) * 1_000_000)
 
 
@@ -340,7 +353,7 @@ def test_what_is_kept_of_more_nodes_than_it_keeps_for_takes_the_place_of_the_old
     keeper = replicas(copies=2)
     for round, base in ((1, 0), (1, 1), (2, 2), (2, 1)):
         node, file = replicas(copies=2), nameless_file("a")
-        node.begin(replace(assigned(round, stash_partners=(keeper.at,)), base_rank=base, world_size=3), file)
+        node.begin(assigned(round, base, 3, stash_partners=(keeper.at,)), file)
         stash = rank(file, round=round, rank=base, world=3, copies=1)
         for step in range(3):
             assert stash.save(step, b"x", False)
@@ -402,10 +415,7 @@ def test_what_is_kept_is_bounded_and_given_back_when_it_is_another_node_s(rank: 
     stash._await_partners()
     assert os.fstat(partner.keeps[0].file).st_blocks * 512 < 61_000_000
     link = link_to(partner, b"")
-    link.send(
-        b'{"put": 0, "of": 2, "agreed": null, "generation": {"slot": 0, "sequence": 1, "round": 1, "step": 9, "rank": 2, '
-        b'"world_size": 4, "header_bytes": 1, "bytes_at": 0, "size": 3, "saved_unix_ns": 1, "header_crc": 1}}'
-    )
+    link.say(put(base_rank=2, ranks=2))
     assert link.next(time.monotonic() + 10) == b"{}"
     assert partner.kept() == () and os.fstat(partner.keeps[0].file).st_blocks * 512 < 1_000_000
     link.send(b"abc")
@@ -413,6 +423,69 @@ def test_what_is_kept_is_bounded_and_given_back_when_it_is_another_node_s(rank: 
     with pytest.raises(OSError, match="closed the link"):  # by when it has been weighed
         link.next(time.monotonic() + 10)
     assert partner.kept() == ()
+
+
+SECRET = b"what nobody but the partner is to read"
+ALSO = {"put": 1, "of": 2, "round": 1}
+"""Another local rank of the same node."""
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        put(1) | {"ticket": ticket(NODE, 1, 0, 1)},
+        put() | {"ticket": ticket("b-2-fedcba9876543210", 1, 0, 1)},
+        put() | {"ticket": ticket(NODE, 2, 0, 1)},
+        put() | {"ticket": ""},
+        put() | {"ticket": "\ud800"},
+        put() | ALSO,
+        {"get": 0, "of": 1, "round": 1, "ticket": ticket(NODE, 1, 1, 1), "generation": [1, 4, 0]},
+        {"get": 0, "of": 1, "round": 1, "ticket": "", "generation": [1, 4, 0]},
+    ],
+    ids=["another rank", "another holder", "another round", "none", "no text", "more ranks", "get another's", "get without"],
+)
+def test_a_member_gets_and_brings_no_other_node_s_state(rank: Any, wait_until: Any, asked: dict[str, Any]) -> None:
+    one, mine, complaints = replicas(), nameless_file("a"), list[str]()
+    partner = replicas(complaints=complaints)
+    one.begin(assigned(stash_partners=(partner.at,)), mine)
+    stash = rank(mine)
+    assert stash.save(4, SECRET, False)
+    stash._await_partners()
+    link = link_to(partner, b"")
+    link.say(asked)
+    with pytest.raises(OSError, match="closed the link"):
+        link.next(time.monotonic() + 10)
+    assert partner.kept() == ((1, 4, 0, 2, 1),)
+    wait_until(lambda: [partner.due(), complaints][1])
+    assert "it is not the node of rank" in complaints[0]
+
+
+@pytest.mark.parametrize(
+    "change", [("size", 1 << 50), ("size", -1), ("header_bytes", 4), ("step", 1 << 64), ("round", -1)], ids=str
+)
+def test_what_cannot_be_a_state_is_not_taken(change: tuple[str, int]) -> None:
+    partner = replicas()
+    link = link_to(partner, b"")
+    link.say(put(**dict([change])))
+    with pytest.raises(OSError, match="closed the link"):
+        link.next(time.monotonic() + 10)
+    assert partner.kept() == () and not partner.keeps[0].coming
+
+
+@pytest.mark.parametrize("proven", [False, True], ids=["strangers", "members"])
+def test_idle_links_keep_no_node_out(rank: Any, proven: bool) -> None:
+    one, partner, mine = replicas(token=b"right"), replicas(token=b"right"), nameless_file("a")
+    idle: list[Any] = []
+    for _ in range(300):
+        with suppress(OSError):
+            idle.append(link_to(partner, b"right") if proven else socket.create_connection(host_and_port(partner.at)))
+    one.begin(assigned(stash_partners=(partner.at,)), mine)
+    stash = rank(mine)
+    assert stash.save(4, SECRET, False)
+    stash._await_partners()
+    assert partner.kept() == ((1, 4, 0, 2, 1),)
+    for link in idle:
+        link.close()
 
 
 def test_without_the_token_nothing_is_given_and_nothing_is_taken(wait_until: Any) -> None:
@@ -432,9 +505,6 @@ def test_without_the_token_nothing_is_given_and_nothing_is_taken(wait_until: Any
     partner.rejections.tell_at = time.monotonic()
     partner.due()
     assert complaints[1:] == [f"such connections came 2 times more; the last: {turned_away}"]
-
-
-SECRET = b"what nobody but the partner is to read"
 
 
 @pytest.mark.parametrize("encrypted", [True, False], ids=["TLS", "in the clear"])

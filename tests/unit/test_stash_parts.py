@@ -17,7 +17,7 @@ from holdfast.core.errors import UsageError
 from holdfast.core.page import stash
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import Assigned, Join
-from holdfast.rendezvous.placement.partners import partners
+from holdfast.rendezvous.placement.partners import partners, ticket
 
 
 def page() -> memoryview:
@@ -152,6 +152,7 @@ def test_a_replacement_is_told_where_to_fetch_and_everybody_where_to_send() -> N
         job.hear(Join(node=node, name=node, stash_at=f"{node}:1", stash_replicas=1, **usual))
     first = [message for _, message in job.said if isinstance(message, Assigned)]
     assert [message.stash_partners for message in first] == [("b:1",), ("a:1",)]
+    assert [message.stash_tickets for message in first] == [{"b:1": ticket("b", 1, 0, 2)}, {"a:1": ticket("a", 1, 2, 2)}]
     job.fail("a")
     held, kept = ((1, 8, 0, 4), (1, 9, 0, 4)), ((1, 8, 2, 4, 2), (1, 9, 2, 4, 2))
     job.machine.seats["a"].join = replace(job.machine.seats["a"].join, stash=held, kept=kept)

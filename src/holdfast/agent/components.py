@@ -241,6 +241,6 @@ class Components:
             return None, None, None
         from holdfast.agent.networked import open_logs, open_replicas  # a job of one node loads no network
 
-        addr = self.around.node.group.join.addr
-        replicas = open_replicas(config, network, addr, self.around.host, complain)
-        return replicas, *(open_logs(config, network, addr, complain) or (None, None))
+        join = self.around.node.group.join
+        replicas = open_replicas(config, network, join, self.around.host, complain)
+        return replicas, *(open_logs(config, network, join.addr, complain) or (None, None))

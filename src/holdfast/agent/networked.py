@@ -78,7 +78,7 @@ def warnings(config: RunConfig, network: Network, *, hosting: bool) -> list[str]
 
 
 def open_replicas(
-    config: RunConfig, network: Network, addr: str, host: Host, degraded: Callable[[str], None]
+    config: RunConfig, network: Network, join: Join, host: Host, degraded: Callable[[str], None]
 ) -> Replicas | None:
     """Keeps stashed states in other nodes' memory too. None: not wished, or impossible, as `degraded` is told."""
     if not config.stash_replicas:
@@ -89,7 +89,8 @@ def open_replicas(
     nproc, limit = config.nproc_per_node, config.stash_limit
     try:
         return Replicas(
-            *(network.identity, network.shelter, addr),
+            *(network.identity, network.shelter, join.addr),
+            node=join.node,
             nproc=nproc,
             limit=limit,
             copies=config.stash_replicas,

@@ -4,8 +4,11 @@ By threads of the agent, so that it goes on when a rank dies: one for each local
 that the coordinator has named, one after the other, and one for each link from elsewhere, which takes or gives. Each question
 is answered before the next:
 
-    {"put": LOCAL_RANK, "of": N, "generation": {…}, "agreed": …}   {} · {"has": true} · {"no": why}   chunks   {"whole": …}   {}
-    {"get": LOCAL_RANK, "generation": [ROUND, STEP, RANK]}         {"generation": {…}} · {"no": why}  chunks   {"whole": …}
+    {"put": LOCAL_RANK, "generation": {…}, "agreed": …, …}         {} · {"has": true} · {"no": why}   chunks   {"whole": …}   {}
+    {"get": LOCAL_RANK, "generation": [ROUND, STEP, RANK], …}      {"generation": {…}} · {"no": why}  chunks   {"whole": …}
+
+Each shows the coordinator's ticket: in this "round" the ranks, "of" which there are so many, are the asker's. Others get
+nothing, and can bring nothing.
 
 A rank waits with its next save until its partners have the last one, or cannot be given it (`AT_PARTNER`): so nodes are never
 further apart than the generations that are kept, and nothing is sent that is being overwritten.
@@ -17,16 +20,18 @@ import socket
 import time
 from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable
+from hmac import compare_digest
 from typing import Any
 
 from holdfast.agent.component import Component
 from holdfast.agent.group.messages import Stashed
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, ProtocolError
 from holdfast.core.machine import Observation
 from holdfast.core.page import stash as layout
 from holdfast.core.page.stash import Generation
 from holdfast.core.value import to_plain
 from holdfast.core.wire.messages import Assigned
+from holdfast.rendezvous.placement.partners import ticket
 from holdfast.runtime.hardware.memory import room_bytes
 from holdfast.runtime.net.addresses import host_and_port
 from holdfast.runtime.net.blocking_link import BlockingLink
@@ -74,12 +79,15 @@ class Replicas(BlockingServer, Component):
         shelter: Shelter | None,
         addr: str,
         *,
+        node: str,
         nproc: int,
         limit: str,
         copies: int = 1,
         tell: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`node`: this node's id, which the coordinator alone knows, too."""
+        self.node = node
         self.nproc, self.limit, self.clock = nproc, limit, clock
         self.copies = copies  # How many others have what a node's ranks save: for so many does this one keep, too.
         self.stash = -1
@@ -147,7 +155,7 @@ class Replicas(BlockingServer, Component):
                     continue
                 try:
                     link = links[partner] = links.get(partner) or self._link(partner)
-                    self._send(link, local_rank, one, assigned)
+                    self._send(link, partner, local_rank, one, assigned)
                 except Exception as error:  # whatever it is, the rank is not to wait for it
                     links.pop(partner, None)
                     not_before[partner] = self.clock() + AGAIN_S
@@ -155,9 +163,13 @@ class Replicas(BlockingServer, Component):
             done = one
             page[layout.AT_PARTNER] = one.sequence
 
-    def _send(self, link: BlockingLink, local_rank: int, one: Generation, assigned: Assigned) -> None:
-        asked = {"put": local_rank, "of": self.nproc, "generation": to_plain(one), "agreed": assigned.stash}
-        answer = _ask(link, asked, self.clock)
+    def _shows(self, assigned: Assigned, at: str) -> dict[str, Any]:
+        """What shows there that these ranks are this node's."""
+        return {"of": self.nproc, "round": assigned.round, "ticket": assigned.stash_tickets.get(at, "")}
+
+    def _send(self, link: BlockingLink, partner: str, local_rank: int, one: Generation, assigned: Assigned) -> None:
+        asked = {"put": local_rank, "generation": to_plain(one), "agreed": assigned.stash}
+        answer = _ask(link, asked | self._shows(assigned, partner), self.clock)
         if answer.get("no"):
             raise OSError(None, str(answer["no"])[:300])
         if not answer.get("has"):
@@ -170,7 +182,8 @@ class Replicas(BlockingServer, Component):
             assert assigned.stash is not None
             link = self._link(assigned.stash_from)
             round, step = assigned.stash
-            answer = _ask(link, {"get": local_rank, "generation": [round, step, assigned.base_rank + local_rank]}, self.clock)
+            asked = {"get": local_rank, "generation": [round, step, assigned.base_rank + local_rank]}
+            answer = _ask(link, asked | self._shows(assigned, assigned.stash_from), self.clock)
             if "generation" not in answer:
                 raise OSError(None, str(answer.get("no"))[:300])
             with self.lock:
@@ -206,12 +219,23 @@ class Replicas(BlockingServer, Component):
             if "put" in asked:
                 self._keep(link, asked)
             else:
-                self._hand_out(link, int(asked["get"]), *(int(part) for part in asked["generation"]))
+                round, step, rank = (int(part) for part in asked["generation"])
+                self._refuse_others(asked, rank, local_rank := int(asked["get"]))
+                self._hand_out(link, local_rank, round, step, rank)
+
+    def _refuse_others(self, asked: dict[str, Any], rank: int, local_rank: int) -> None:
+        """ProtocolError: who asks does not show that this is a rank of its own."""
+        round, ranks = int(asked["round"]), int(asked["of"])
+        if not 0 <= local_rank < ranks <= 4096:
+            raise ValueError("no such rank")
+        is_late = self.assigned is not None and round < self.assigned.round - 1  # a round that has ended here may go on there
+        shown = str(asked["ticket"]).encode("utf-8", "replace")
+        if is_late or not compare_digest(shown, ticket(self.node, round, rank - local_rank, ranks).encode()):
+            raise ProtocolError(f"it is not the node of rank {rank}, whose state it asks for or brings")
 
     def _keep(self, link: BlockingLink, asked: dict[str, Any]) -> None:
         local_rank, ranks, made = int(asked["put"]), int(asked["of"]), _generation(asked["generation"])
-        if not 0 <= local_rank < ranks <= 4096:
-            raise ValueError("no such rank")
+        self._refuse_others(asked, made.rank, local_rank)
         with self.lock:
             keep = self._keep_of(made.rank - local_rank, ranks, made.round)
             there = generations(keep.file, local_rank)

@@ -365,6 +365,8 @@ class Assigned(Message):
     stash_from: str = ""  # Where this node has to fetch that. Empty: it has it.
     stash_disk: tuple[str, int, int] | None = None  # Life, round and step of what it has to read from its disk. None: nothing.
     stash_partners: tuple[str, ...] = ()  # Where other nodes keep what this one's ranks save. Empty: none does.
+    stash_tickets: dict[str, str] = {}  # noqa: RUF012
+    """By those addresses: what shows there that states of this node's ranks are its own, to bring and to fetch."""
     logs_at: str = ""  # Where the coordinator's node takes the lines of all ranks. Empty: it takes none.
 
 

@@ -12,7 +12,7 @@ from holdfast.core.value import replace
 from holdfast.core.wire.messages import Assigned, Finish, Stop, Waiting
 from holdfast.rendezvous.coordinator.job import Job, Phase
 from holdfast.rendezvous.coordinator.membership import Seat, SeatState
-from holdfast.rendezvous.placement.partners import partners
+from holdfast.rendezvous.placement.partners import partners, ticket
 from holdfast.rendezvous.placement.placement import Place, Placement
 from holdfast.rendezvous.rules import Tell
 
@@ -45,9 +45,7 @@ def carry_out(job: Job, decision: Decision, now: float, *, hung: Hung | None = N
     return [job.record(decided), *_stop_all(job, why, rejoin=True, hung=hung)]
 
 
-def end(
-    job: Job, outcome: Outcome, why: str, now: float, *, hung: Hung | None = None, exit_code: int = 1
-) -> list[Action]:
+def end(job: Job, outcome: Outcome, why: str, now: float, *, hung: Hung | None = None, exit_code: int = 1) -> list[Action]:
     """The job ends: as soon as the workers of all have stopped."""
     if job.phase in (Phase.ENDING, Phase.ENDED):
         return []
@@ -87,12 +85,15 @@ def form(job: Job, placement: Placement, now: float) -> list[Action]:
     names = tuple(seats[given.node].name for given in places)
     stash, to_fetch, to_read = seats.stash(places, world_size, job.life) or (None, {}, {})
     partner = _partners(job, places)
+    holders = {seat.join.stash_at: node for node, seat in seats.items()} if partner or to_fetch else {}
     chief = seats[places[0].node].join
     job.begin_round(seats.newest_round(seats.ready, job.round) + 1, places, now)  # no number may come twice
     addr, port = job.rules.master_addr or chief.addr, job.rules.master_port or chief.master_port
     longest_s = job.paces.longest_s
     actions: list[Action] = []
     for given in places:
+        kept_at = {*partner.get(given.node, ()), to_fetch.get(given.base_rank, "")} & holders.keys() - {""}
+        nproc = seats[given.node].join.nproc
         assigned = Assigned(
             round=job.round,
             restart_count=job.restarts,
@@ -114,6 +115,7 @@ def form(job: Job, placement: Placement, now: float) -> list[Action]:
             stash_from=to_fetch.get(given.base_rank, ""),
             stash_disk=to_read.get(given.base_rank),
             stash_partners=partner.get(given.node, ()),
+            stash_tickets={at: ticket(holders[at], job.round, given.base_rank, nproc) for at in sorted(kept_at)},
             logs_at=job.logs_at,
         )
         seats[given.node].assign(given, assigned)
