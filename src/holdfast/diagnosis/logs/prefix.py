@@ -28,12 +28,13 @@ class Process(Value, mixin=True):
 class Speaker(Process):
     """Who has written something."""
 
-    mark: str = ""  # What its lines begin with, where several write into one file.
+    mark: str = ""  # What its lines begin with, without colours and columns, where several write into one file.
+    pod: str = ""  # A pod's name, which may tell by its number which rank it is (`frame`).
 
 
 quicken(Speaker)  # one for each line of a flood
 
-_COLOUR = re.compile(r"\x1b\[[0-9;:]*[mK]")
+COLOUR = re.compile(r"\x1b\[[0-9;:?]*[A-Za-z]")
 _RANK = re.compile(r"\[(?:PG [^\]]*)?[Rr]ank ?(?P<rank>\d+)\]:? ?")
 _LABEL = re.compile(r" *(?P<rank>\d+): ")
 _TEE = re.compile(r"\[[A-Za-z_][\w-]*?(?P<local>\d+)\]: ?")
@@ -47,9 +48,22 @@ _CLOCK = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
 _ISO = re.compile(
     rf"[\[(]?\d{{4}}[-/](?P<month>\d\d)[-/](?P<day>\d\d)[ T]{_CLOCK}(?:[.,](?P<fraction>\d+))?(?:Z|[+-]\d\d:?\d\d)?[\])]?[ :,]*"
 )
-_TF = re.compile(r"[IWEF] \S+?\.(?:cc|cpp|cu|h):\d+\] ")
+_TF = re.compile(r"\[?[IWEF] \S+?\.(?:cc|cpp|cu|h|py):\d+\] ")
+TIME = re.compile(
+    r"[\[(<]?(?:\d{4}[-/.]\d\d[-/.]\d\d[T _]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?"
+    r"|(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} [ \d]\d (?:\d{4} )?\d\d:\d\d:\d\d(?:[.,]\d+)?(?: \d{4})?"
+    r"|\d{1,2}[-/ ][A-Z][a-z]{2}[-/ ]\d{4}[: ]\d\d:\d\d:\d\d(?:[.,]\d+)?|\d\d[-/]\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?"
+    r"|\d\d:\d\d:\d\d(?:[.,]\d+)?|1\d{9}(?:\.\d+)?|1\d{12}|1\d{18}| *\d{1,9}\.\d{3,9})[\])>]?(?: ?[|,-] | |: ?|(?<=\])|\t)"
+)
+"""A time of any kind, with what parts it from what follows."""
+_CLOCK_ONLY = re.compile(r"[\[(]?\d\d:\d\d:\d\d(?:[.,]\d+)?[\])]? (?=\S)|1[5-9]\d{8}\.\d{3,9} ")
+_CRI = re.compile(r"std(?:out|err) [FP] ")
+_UNIT = re.compile(r"(?P<node>[A-Za-z][\w.-]*) (?!srun|slurm)[\w./@:-]+\[\d+\]: ")
 _GLOG = re.compile(rf"\[?[IWEF](?P<month>\d\d)(?P<day>\d\d) {_CLOCK}\.(?P<fraction>\d+) +(?:\d+ )?\S+?:\d+\] ?")
-_SYSLOG = re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<node>[\w.-]+) (?=[\w./-]+(?:\[\d+\])?: )")
+_SYSLOG = re.compile(
+    r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)? (?P<node>[\w.-]+) "
+    r"(?:(?!srun|slurm|systemd)[\w./@-]+\[\d+\]: |(?=[\w./-]+(?:\[\d+\])?: ))"
+)
 _KERNEL = re.compile(r"(?:kernel: )?\[ *\+?\d+\.\d+\] |kernel: ")
 _DMESG = re.compile(r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\] ")
 _RELAYED = re.compile(
@@ -62,7 +76,8 @@ _HOST = re.compile(
 )
 
 _MAY_BEGIN = re.compile(
-    r"[\[( \d-]|[IWEF](?:\d{4}| \S)|[A-Z][a-z]{2} [ \d]|kernel: |std[oe]|ERROR \d|CRITICAL \d|[A-Za-z][\w.-]*(?:: |:\d|/\d)"
+    r"[\[( \d-]|[IWEF](?:\d{4}| \S)|[A-Z][a-z]{2} [ \d]|kernel: |std[oe]|ERROR \d|CRITICAL \d"
+    r"|[A-Za-z][\w.-]*(?:: |:\d|/\d| \S+\[\d)"
 )
 """What each of these begins with, or may: of most text, one look tells that none of them does."""
 
@@ -95,7 +110,7 @@ def index(pod: str) -> int | None:
 
 def split(line: str, speaker: Speaker) -> tuple[Speaker, str]:
     """(who wrote it, what). `speaker`: who writes the file."""
-    text = _COLOUR.sub("", line) if "\x1b" in line else line
+    text = COLOUR.sub("", line) if "\x1b" in line else line
     said: Said = {}
     start = 0
     for _ in range(6):
@@ -105,20 +120,25 @@ def split(line: str, speaker: Speaker) -> tuple[Speaker, str]:
         start = end
     if not start:
         return speaker if not speaker.mark else replace(speaker, mark=""), text
-    until = said.pop("until", 0)
-    said["mark"] = text[:until] if text is line else _as_written(line, until)
+    said["mark"] = text[: said.pop("until", 0)]
     return replace(speaker, **said), text[start:]
 
 
-def _as_written(line: str, shown: int) -> str:
-    """How a line begins, up to so many letters that are no colours."""
-    end = 0
-    for colour in _COLOUR.finditer(line):
-        if colour.start() - end > shown:
-            break
-        shown -= colour.start() - end
-        end = colour.end()
-    return line[: end + shown]
+def seconds(text: str) -> float | None:
+    """What a time of any kind says, in seconds within an epoch of its own."""
+    if found := _HMS.search(text):
+        day = _DAY.search(text[: found.start()])
+        days = int(day[1]) * 31 + int(day[2]) if day else 0
+        return ((days * 24 + int(found[1])) * 60 + int(found[2])) * 60 + float((found[3] or "0").replace(",", "."))
+    found = re.search(r"\d+(?:\.\d+)?", text)
+    if found is None:
+        return None
+    said = float(found[0])
+    return said / 1e9 if said > 1e17 else said / 1e3 if said > 1e11 else said
+
+
+_HMS = re.compile(r"(\d\d):(\d\d)(?::(\d\d(?:[.,]\d+)?))?")
+_DAY = re.compile(r"(\d\d)[-/.](\d\d)[T _]$")
 
 
 def _one(text: str, at: int, said: Said) -> int:
@@ -128,6 +148,8 @@ def _one(text: str, at: int, said: Said) -> int:
     for pattern in _ANYWHERE:
         if found := pattern.match(text, at):
             return _take(found, said)
+    if "at" in said and (found := _UNIT.match(text, at)):
+        return _take(found, said)
     if at == 0 and (found := _HOST.match(text, at) or _TORCHX.match(text, at)):
         return _take(found, said)
     if (at == 0 or "node" in said) and (found := _PLACE.match(text, at)):
@@ -135,11 +157,16 @@ def _one(text: str, at: int, said: Said) -> int:
     return at
 
 
+def is_own(text: str, at: int) -> bool:
+    """Whether a launcher's or a library's own mark stands there, which names who writes."""
+    return any(pattern.match(text, at) for pattern in (_RANK, _NCCL, _MPI, _RAY, _TEE, _LABEL, _TORCHX, _PLACE))
+
+
 Said = dict[str, Any]  # Fields of a `Speaker`, as far as prefixes tell them; `until`: where what names the writer ends.
 
 _ANYWHERE = (
     *(_RANK, _NCCL, _LABEL, _MPI, _RAY, _TEE, _POD),
-    *(_ISO, _GLOG, _SYSLOG, _DMESG, _KERNEL, _TF, _RELAYED),
+    *(_ISO, _GLOG, _SYSLOG, _DMESG, _KERNEL, _TF, _CRI, _RELAYED, _CLOCK_ONLY),
 )
 """Prefixes that may follow one another; the first that matches counts."""
 
@@ -153,8 +180,8 @@ def _take(found: re.Match[str], said: Said) -> int:
         said["at"] = _seconds(**told)
         return found.end()
     said.update({field: text if field == "node" else int(text) for field, text in told.items()})
-    if found.re is _POD and (number := index(found["node"])) is not None:
-        said.setdefault("rank", number)
+    if found.re is _POD:
+        said["pod"] = found["node"]
     if found.re in _WRITERS:
         said["until"] = found.end()
     return found.end()

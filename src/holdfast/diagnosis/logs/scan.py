@@ -15,7 +15,8 @@ from holdfast.core.value import fields_of, replace
 from holdfast.diagnosis.evidence import End, Sighting, writer
 from holdfast.diagnosis.logs import ends
 from holdfast.diagnosis.logs.aftermath import SEARCHED, followed
-from holdfast.diagnosis.logs.prefix import Speaker, index, split
+from holdfast.diagnosis.logs.frame import SAMPLE, Frame, learn
+from holdfast.diagnosis.logs.prefix import Speaker, index
 from holdfast.diagnosis.logs.sieve import Sieve
 from holdfast.diagnosis.rule import Rule, Rules
 from holdfast.diagnosis.tables import CAUSE, EFFECT, MACHINE, SYMPTOM
@@ -49,6 +50,7 @@ class Log:
 
     def __init__(self, source: str, speaker: Speaker) -> None:
         self.source, self.speaker = source, speaker
+        self.frame = Frame()  # What stands before each of its lines.
         self.sightings: dict[tuple[object, ...], Sighting] = {}
         self.counts: dict[tuple[object, ...], int] = {}  # How often each of them was seen.
         self.ends: list[End] = []
@@ -66,22 +68,27 @@ class Log:
 
     def spoken(self, line: str, number: int) -> tuple[Speaker, str]:
         """(who wrote the line, what it says)."""
-        speaker, text = split(line, self.speaker)
-        if speaker == self.speaker:
-            speaker = self._described(text, number)
+        speaker, text = self.frame.split(line, self.speaker)
+        if (speaker.rank, speaker.local, speaker.node, speaker.pid) == (
+            self.speaker.rank,
+            self.speaker.local,
+            self.speaker.node,
+            self.speaker.pid,
+        ):
+            speaker = self._described(text, number, speaker)
         elif speaker.rank is None and speaker.pid is not None:
             speaker = replace(speaker, rank=self.box.pids.get((speaker.node, speaker.pid)))
         return speaker, text
 
-    def _described(self, text: str, number: int) -> Speaker:
+    def _described(self, text: str, number: int, speaker: Speaker) -> Speaker:
         """Who is meant by a line that names nobody: the pod that is being described, if one is."""
-        if self.speaker.rank is None and self.speaker.local is None and (found := _DESCRIBED.match(text)):
+        if speaker.rank is None and speaker.local is None and (found := _DESCRIBED.match(text)):
             if found[1] == "Name":
                 rank = index(found[2])
                 self._pod, self._pod_line = replace(self.speaker, rank=rank, node=found[2]), -POD if rank is None else number
             elif number - self._pod_line < POD:
                 self._pod = replace(self._pod, node=found[2])
-        return self._pod if number - self._pod_line < POD else self.speaker
+        return self._pod if number - self._pod_line < POD else speaker
 
     def hear(self, speaker: Speaker, text: str, number: int) -> None:
         """Note who has written, and which end the line tells of."""
@@ -96,10 +103,18 @@ class Log:
             self.ranks.update(self.box.pids.values())
             self.writers.update(self.box.pids.values())
 
+    def look_at(self, sample: bytes) -> None:
+        """Find what stands before its lines, by some of them."""
+        self.frame = learn(sample.decode("utf-8", "replace").splitlines(), self.speaker)
+
     def look_on(self, after: bytes, start: int) -> None:
         """Add to each sighting what came after it, and how often it came: once, at the end of the log, since a copy of the
         value for each line of a flood would take longest of all. `after`: the log's bytes from `start` on."""
-        seen = followed(self.sightings.values(), self.lines, self.speaker, after, start) if after else self.sightings.values()
+        seen = (
+            followed(self.sightings.values(), self.lines, self.speaker, after, start, self.frame)
+            if after
+            else self.sightings.values()
+        )
         self.sightings = {key: replace(one, count=self.counts[key]) for key, one in zip(self.sightings, seen)}
 
 
@@ -124,6 +139,7 @@ class Scanner:
         try:
             size = os.fstat(fd).st_size
             start = max(0, size - most_bytes) if most_bytes is not None else 0
+            log.look_at(_sample(fd, start, size))
             for offset, block in _blocks(fd, start):
                 self.block(log, block, offset)
             begin = min((one.offset for one in log.sightings.values() if one.rule.depth > EFFECT), default=None)
@@ -136,6 +152,7 @@ class Scanner:
         """Read what is in memory."""
         log = Log(source, speaker or Speaker())
         whole = text.encode("utf-8", "replace")
+        log.look_at(whole if len(whole) <= 2 * SAMPLE else b"\n".join((whole[:SAMPLE], whole[-SAMPLE:])))
         self.block(log, whole, 0)
         log.look_on(whole, 0)
         return log
@@ -193,7 +210,7 @@ class Scanner:
             return
         rule, found = best
         if "\\n" in rule.pattern:
-            found = self.rules.match(rule, "\n".join((text, *_further(lines, here + 1, line)))) or found
+            found = self.rules.match(rule, "\n".join((text, *_further(log, lines, here + 1, speaker)))) or found
         said = {name: value for name, value in found.groupdict().items() if value is not None}
         meant = _meant(rule, said, text, speaker)
         what = said.get("what", "")
@@ -204,7 +221,7 @@ class Scanner:
         if known is not None and not known.logged:
             return  # the same again: of a flood each line comes here
         logged = rule.depth in (SYMPTOM, CAUSE) and (before is None or before.logged)
-        logged = logged and _was_logged(lines[max(0, here - TRACEBACK) : here], log.speaker, speaker)
+        logged = logged and _was_logged(log, lines[max(0, here - TRACEBACK) : here], speaker)
         if known is not None:
             log.sightings[key] = known if logged else replace(known, logged=False)
         else:
@@ -221,7 +238,8 @@ def _sighting(
 ) -> Sighting:
     """What a line says, by the groups of its rule's pattern."""
     return Sighting(
-        **fields_of(meant), rule=rule, text=text.strip()[:500], source=source, line=line, offset=offset,
+        **{field: told for field, told in fields_of(meant).items() if field != "pod"},
+        rule=rule, text=text.strip()[:500], source=source, line=line, offset=offset,
         what=said.get("what", ""), peer=said.get("peer") or said.get("peer_rank") or said.get("peer_rank2") or "",
         seq=int(said["seq"]) if "seq" in said else None, op=said.get("op", ""), missing=_missing(said), logged=logged,
     )  # fmt: skip
@@ -237,11 +255,30 @@ def _meant(rule: Rule, said: Mapping[str, str], text: str, speaker: Speaker) -> 
     return replace(speaker, rank=rank, local=local, node=said.get("node", speaker.node), pid=pid)
 
 
-def _further(lines: list[bytes], after: int, line: str) -> list[str]:
-    """The lines after one, as far as a rule may look, without what that one begins with."""
-    further = (one[:LONGEST].decode("utf-8", "replace") for one in lines[after : after + FURTHER])
-    mark = split(line, Speaker())[0].mark
-    return [one.removeprefix(mark) for one in further]
+def _further(log: Log, lines: list[bytes], after: int, speaker: Speaker) -> list[str]:
+    """The lines after one, as far as a rule may look: of the same writer, where each says whose it is."""
+    further = [log.frame.key(one[:LONGEST]) for one in lines[after : after + FURTHER]]
+    # Of a line that shows no writer's mark it may be the text that goes on; what another writer has written is not.
+    return [
+        one.removeprefix(speaker.mark)
+        for one in further
+        if one.startswith(speaker.mark) or not log.frame.split(one, NOBODY)[0].mark
+    ]
+
+
+NOBODY = Speaker()
+
+
+def _decoded(line: bytes) -> str:
+    return line[:LONGEST].decode("utf-8", "replace")
+
+
+def _sample(fd: int, start: int, size: int) -> bytes:
+    """Whole lines of a file's beginning and end."""
+    if size - start <= 2 * SAMPLE:
+        return os.pread(fd, size - start, start)
+    head, tail = os.pread(fd, SAMPLE, start), os.pread(fd, SAMPLE, size - SAMPLE)
+    return head.rpartition(b"\n")[0] + b"\n" + tail.partition(b"\n")[2]
 
 
 def _missing(said: Mapping[str, str]) -> tuple[int, ...]:
@@ -255,10 +292,9 @@ def _is_source(line: bytes, before: bytes) -> bool:
     return b"    " in line and b'  File "' in before and b'", line ' in before
 
 
-def _was_logged(above: list[bytes], default: Speaker, speaker: Speaker) -> bool:
+def _was_logged(log: Log, above: list[bytes], speaker: Speaker) -> bool:
     """Whether the traceback that ends after these lines hangs below a line of the program's log: it caught what it tells of."""
-    texts = (line[:LONGEST].decode("utf-8", "replace") for line in reversed(above))
-    said = (split(text, default) for text in texts if text.startswith(speaker.mark))
+    said = (log.frame.split(_decoded(line), log.speaker) for line in reversed(above))
     own = (text for who, text in said if (who.rank, who.local, who.mark) == (speaker.rank, speaker.local, speaker.mark))
     for text in own:
         if text.startswith("Traceback (most recent call last)"):
