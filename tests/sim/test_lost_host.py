@@ -246,6 +246,20 @@ def test_when_the_two_others_die_together_and_come_back_the_job_goes_on(
     assert rounds(cluster, "a")[-1] == "abc" and set(cluster.codes.values()) == {0}
 
 
+def test_one_at_the_endpoint_that_is_stopped_before_its_first_round_hears_the_successor_first(start: Start) -> None:
+    cluster = start("abc", min_nodes=1, runs_s=90.0, last_call_s=1.0)
+    cluster.kill_agent("a")
+    cluster.run_for(0.5)
+    cluster.start("a", host=True)
+    cluster.run_for(0.05)
+    cluster.pause("a")
+    cluster.run_for(12.0)
+    assert len(leaders(cluster)) == 1
+    cluster.resume("a")
+    cluster.finish()
+    assert rounds(cluster, "a")[-1] == "abc" and said(cluster, "a", "no longer leads the job")
+
+
 def test_one_that_is_started_again_is_found_by_a_successor_though_nobody_is_at_the_endpoint(start: Start) -> None:
     cluster = start("abc", min_nodes=1, runs_s=90.0)
     cluster.power_off("a")

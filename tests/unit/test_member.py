@@ -37,8 +37,8 @@ WAITING = Waiting(round=1, reason="the job has its 2 nodes")
 class Talk:
     """A member with a link, and what it does with it."""
 
-    def __init__(self, join_timeout_s: float = 60.0, *, may_serve: bool = False) -> None:
-        where = {"endpoint": "head:29400", "may_serve": may_serve}
+    def __init__(self, join_timeout_s: float = 60.0, *, may_serve: bool = False, had_ranks: bool = False) -> None:
+        where = {"endpoint": "head:29400", "may_serve": may_serve, "had_ranks": had_ranks}
         self.member = Member("n1", join_timeout_s=join_timeout_s, now=0.0, **where)  # type: ignore[arg-type]
         self.now = 0.0
         self.did: list[Any] = []
@@ -365,6 +365,14 @@ def test_a_spare_whose_coordinator_s_host_does_not_answer_waits_for_it_to_start_
     refused(talk, until=5.0)
     talk.see(LinkDown(link=talk.member.link, reason="No route to host"))
     assert talk.member.deadline() < 8.0 and not delivered(talk.see(Tick(), 1.0 + ABANDONED_S))
+
+
+def test_a_spare_that_had_ranks_before_it_was_started_again_waits_for_the_job_to_come_back() -> None:
+    talk = Talk(had_ranks=True)
+    talk.link_up(0.0)
+    talk.renewed(0.0)
+    talk.hear(WAITING)
+    assert not refused(talk, until=LEASE_S + GIVE_UP_S - 0.1)
 
 
 def test_whoever_has_a_rank_is_refused_for_longer_before_it_gives_up(talk: Talk) -> None:

@@ -220,6 +220,24 @@ def test_it_follows_whoever_it_is_told_leads() -> None:
     assert node.of(Follow)[-1] == Follow(endpoint="b") and node.it.term == 1
 
 
+def test_it_follows_though_its_member_has_a_link_to_an_agent_that_leads_nobody() -> None:
+    node = Node("c")
+    node.wait(PROMISE_S)
+    node.see(LinkUp(link=node.it.state.dial.link, ours=True), PROMISE_S)
+    node.hear(Propose(term=1, mark=7.0, roster=5), PROMISE_S, link=node.it.state.dial.link)
+    node.see(MemberLink(up=True), PROMISE_S + 0.1)  # to a, which was started again
+    node.see(LeaderNamed(leads=Leads(endpoint="Z", term=1, life="L")), PROMISE_S + 0.2)
+    assert node.of(Follow)[-1] == Follow(endpoint="Z"), "in the term in which it voted, and before a by name"
+
+
+def test_a_coordinator_that_leads_again_is_gone_to_at_once() -> None:
+    node = Node("c")
+    node.wait(LEASE_S)
+    node.see(LinkUp(link=node.it.state.dial.link, ours=True), LEASE_S)
+    node.hear(Leads(endpoint="a", term=1, life="L"), LEASE_S + 0.1, link=node.it.state.dial.link)
+    assert node.of(Follow)[1:] == [Follow(endpoint="a")]
+
+
 @pytest.mark.parametrize("leads", [Leads(endpoint="a", term=0, life="L"), Leads(endpoint="z", term=-1, life="L")])
 def test_old_news_is_none(leads: Leads) -> None:
     node = Node("c")
@@ -296,6 +314,17 @@ def test_a_vote_is_given_once_in_a_term_and_binds() -> None:
     for term, mark in ((1, 7.0), (1, 8.0), (2, 9.0)):
         node.hear(Propose(term=term, mark=mark, roster=5), PROMISE_S + 0.1, link=node.it.state.dial.link)
     assert node.told(Vote) == [Vote(node="c", term=1, mark=7.0)]
+
+
+def test_a_proposal_over_a_link_that_it_has_left_binds_nobody() -> None:
+    node = Node("c")
+    node.wait(LEASE_S)
+    link = node.it.state.dial.link
+    node.see(LinkUp(link=link, ours=True), LEASE_S)
+    node.wait(PROMISE_S + WAIT_S)
+    assert HangUp(link=link) in node.of(HangUp) and node.it.state.dial.link == link, "it waits at its own place"
+    node.hear(Propose(term=1, mark=7.0, roster=5), PROMISE_S + WAIT_S, link=link)
+    assert node.it.term == 0, "its vote would be lost, and it could give no other for a promise"
 
 
 def test_no_vote_before_the_promise_is_over_nor_for_an_older_roster() -> None:

@@ -80,18 +80,21 @@ class Member:
         may_serve: bool = False,
         is_told_where: bool = False,
         give_up_s: float = GIVE_UP_S,
+        had_ranks: bool = False,
         hint: str = "is the first node's agent running, and is its port open to this node?",
         now: float,
     ) -> None:
         """`may_serve`: the endpoint may turn out to be on this host, and nobody's. `is_told_where`: nobody is called before
-        `redirect` says where the coordinator is. `hint`: tells a person what to do where it is not found."""
+        `redirect` says where the coordinator is. `had_ranks`: in an earlier life; it does not give up as a spare does. `hint`:
+        tells a person what to do where it is not found."""
         self.node = node
         self.endpoint = self.origin = endpoint
         self.may_serve = may_serve
         self.moved_to = ""  # Where the coordinator has moved to. Empty: it is where it was.
         self.give_up_s = give_up_s
-        self.abandoned_s = ABANDONED_S
-        """How long a spare is refused at the endpoint until it gives up. NEVER: another may become the coordinator."""
+        self.abandoned_s = NEVER if had_ranks else ABANDONED_S
+        """How long a spare is refused at the endpoint until it gives up. NEVER: another may become the coordinator, or the job
+        that comes back cannot do without this node."""
         self.is_spare = False  # The last that it heard was that it waits for a place.
         self.refused_since = NEVER
         """Since when every attempt to reach the coordinator was refused, by a host that is there."""

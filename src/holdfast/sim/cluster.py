@@ -149,9 +149,9 @@ class Cluster(Scene):
         member = self._member(join, world, host=host)
         return Node(group, member=member, found=lambda now: self._found(group, world))
 
-    def _member(self, join: Join, world: SimHost, *, host: bool) -> Member:
-        wait_s = self.job.join_timeout_s
-        return Member(join.node, endpoint=ENDPOINT, join_timeout_s=wait_s, may_serve=host, now=world.now())
+    def _member(self, join: Join, world: SimHost, *, host: bool, had_ranks: bool = False) -> Member:
+        wait_s, now = self.job.join_timeout_s, world.now()
+        return Member(join.node, endpoint=ENDPOINT, join_timeout_s=wait_s, may_serve=host, had_ranks=had_ranks, now=now)
 
     def _listen(self, place: str, links: SimLinks, other: str) -> str:
         """Serve where an earlier life at that place did, unless that is there still; else at `other`."""
@@ -186,7 +186,7 @@ class Cluster(Scene):
             loyal_at=world.now() + PROPOSE_S if before is not None or group.state.hosting else -NEVER,
         )
         succession = Succession(setup, founder=group.state.hosting, fresh_life=join.node)
-        member = self._member(join, world, host=host)
+        member = self._member(join, world, host=host, had_ranks=before is not None)
         found = lambda now: self._found(group, world)
         return PeerElectedNode(group, member, succession, found, patience_s=job.join_timeout_s)
 

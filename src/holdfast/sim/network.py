@@ -234,6 +234,8 @@ class Ether:
         def at_member() -> None:
             if not member.links.closed:
                 member.up(ours=True)
+                if member.is_cut:  # while this was under way
+                    member.down("Connection reset by peer")
                 if member.link in member.links.abandoned:
                     member.hang_up()
 

@@ -114,7 +114,8 @@ def heir(
     )
     succession = Succession(setup, founder=group.state.hosting, fresh_life=new_life())
     origin, wait_s, may_serve = config.rdzv_endpoint, config.join_timeout_s, config.is_host is not False
-    member = Member(group.join.node, endpoint=origin, join_timeout_s=wait_s, may_serve=may_serve, now=now)
+    had_ranks = before is not None
+    member = Member(group.join.node, endpoint=origin, join_timeout_s=wait_s, may_serve=may_serve, had_ranks=had_ranks, now=now)
     found = partial(coordinator, config, host, ended=ended)
     hands = ElectorHands(host, name, witness, before)
     return PeerElectedNode(group, member, succession, found, patience_s=wait_s), network, hands

@@ -38,6 +38,7 @@ from holdfast.rendezvous.coordinator.member_messages import renewed
 from holdfast.rendezvous.coordinator.membership import Seat
 from holdfast.rendezvous.election.elector_memory import Remembered
 from holdfast.rendezvous.election.leader_lease import LOOK_S, SMALL
+from holdfast.rendezvous.election.leading import elder_s
 from holdfast.rendezvous.election.messages import ForceAnswered, ForceAsked
 from holdfast.rendezvous.election.roster import elector_of
 from holdfast.rendezvous.election.seeking import OF_HALF, seeks
@@ -66,6 +67,9 @@ if TYPE_CHECKING:
 
 TICK = Tick()
 
+SLEPT_S = 1.5
+"""An agent that sees nothing for so long was stopped, or its host: it renews its own lease twice in this time."""
+
 
 class PeerElectedNode(ElectedNode):
     """One node: a group, a member, a possible successor, and a server while it leads."""
@@ -81,6 +85,7 @@ class PeerElectedNode(ElectedNode):
         self.line: tuple[str, ...] = ()  # Who comes after whom, as the mandate has been told last.
         self.told: tuple[int, float] = (0, 0.0)
         self.of_late = self.kept  # What members are told of the job; of that roster's version, and worked out then.
+        self.looked_at = NEVER  # When this node was last shown anything.
         group.reached_at(succession.endpoint)
 
     def begin(self, now: float) -> list[Action]:
@@ -154,10 +159,14 @@ class PeerElectedNode(ElectedNode):
 
     def _hold_rounds(self, now: float) -> None:
         """No round forms whose leases the mandate does not cover: those who are lost may be about to choose another
-        coordinator, and its rounds go on from the same number."""
+        coordinator, and its rounds go on from the same number. Nor does a first round form right after this agent was stopped:
+        a successor may have knocked meanwhile."""
         mandate, server = self.election.mandate, self.server
+        slept_s, self.looked_at = now - self.looked_at, now
         if mandate is None or server is None or server.rendezvous.phase is not Phase.GATHERING:
             return
+        if slept_s > SLEPT_S and self.election.state.role is Role.FOUNDING:
+            server.rendezvous.gathering.wait_until(now + elder_s(self.election.state))
         covered = now + self.election.state.setup.lease_s
         if mandate.ends(now, at_least=covered) < covered:
             server.rendezvous.gathering.wait_until(now + LOOK_S)

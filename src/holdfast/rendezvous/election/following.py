@@ -27,9 +27,11 @@ def renewed(state: State, roster: Roster | None, now: float) -> Step:
 
 def led_by(state: State, leads: Leads, now: float) -> Step:
     """Somebody says who leads. Old news changes nothing."""
-    if leads.term < state.term or leads.endpoint in (state.setup.endpoint, state.leader):
+    if leads.term < state.term or leads.endpoint == state.setup.endpoint:
         return state, []
-    if leads.term == state.term and state.linked and leads.endpoint < state.leader:
+    if leads.endpoint == state.leader and (state.linked or state.role is not Role.SEEKING):
+        return state, []  # else it leads again: our member need not wait until it tries the next time
+    if leads.term == state.term and state.hears_leader and leads.endpoint < state.leader:
         return state, []  # two were forced to lead, each by an operator: as they would settle it between them
     return followed(state, leads, now)
 

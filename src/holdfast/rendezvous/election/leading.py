@@ -30,9 +30,15 @@ def founded(state: State, now: float) -> Step:
     state = replace(state, role=Role.FOUNDING, mandate=mandate, leader=setup.endpoint, lead_at=NEVER, linked=False)
     if not setup.known_round:
         return state, [Lead(past=Past(life=state.life))]
-    elder_s = max(ELDER_S, setup.lease_s + FENCE_S)
-    waits = f"an agent of this job was here before and did not see its end: {elder_s:g} s for its nodes, should they go on"
-    return state, [Say(text=waits), Lead(past=Past(life=state.life, fence_s=elder_s))]
+    waits = (
+        f"an agent of this job was here before and did not see its end: {elder_s(state):g} s for its nodes, should they go on"
+    )
+    return state, [Say(text=waits), Lead(past=Past(life=state.life, fence_s=elder_s(state)))]
+
+
+def elder_s(state: State) -> float:
+    """How long a founder waits for a knock before its first round: 0 where no agent of this job was cut short here."""
+    return max(ELDER_S, state.setup.lease_s + FENCE_S) if state.setup.known_round else 0.0
 
 
 def at_origin(state: State, now: float) -> State:

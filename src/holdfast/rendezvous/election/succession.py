@@ -231,7 +231,7 @@ def _while_others_lead(state: State, seen: Observation, now: float) -> Step:
             return after, out or state.says_who_leads(link)
         case Arrived(link=link, message=Leads() as leads) if link == state.dial.link:
             return led_by(state, leads, now)
-        case Arrived(link=link, message=Propose() as proposed) if link == state.dial.link:
+        case Arrived(link=link, message=Propose() as proposed) if state.dial.uses(link):  # over another our vote would be lost
             return asked_to_vote(state, proposed, now)
         case Arrived(link=link, message=Seek(elder=elder)) if elder:
             return referred(state, elder, now) if link == state.dial.link and state.role is Role.SEEKING else (state, [])

@@ -124,6 +124,11 @@ class State(Value):
         return self.roster is not None and self.setup.endpoint in self.roster.line
 
     @property
+    def hears_leader(self) -> bool:
+        """Whether this node follows one that leads. Its member may have a link to one that does not: to an agent begun anew."""
+        return self.linked and self.role is not Role.SEEKING and self.renewed_at > -NEVER
+
+    @property
     def office(self) -> Mandate:
         """The mandate of a node that leads."""
         assert self.mandate is not None
@@ -162,8 +167,7 @@ class State(Value):
 
     def says_who_leads(self, link: int) -> list[Action]:
         """Tell a node that seeks the coordinator where it is, if this node knows."""
-        follows = self.linked and self.role is not Role.SEEKING and self.renewed_at > -NEVER
-        leader = self.setup.endpoint if self.leads else self.leader if follows else ""
+        leader = self.setup.endpoint if self.leads else self.leader if self.hears_leader else ""
         return [Transmit(link=link, message=Leads(endpoint=leader, term=self.term, life=self.life))] if leader else []
 
 
