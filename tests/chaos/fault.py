@@ -65,6 +65,8 @@ class Fault:
     patience_s: float
     within_s: float | None
     """How soon it has to train again at the latest, where that is promised."""
+    back_within_s: float | None
+    """The same, from the last start of a launcher after the fault."""
     torchrun: bool
     """It is played on torchrun, too."""
     smoke: bool
@@ -84,6 +86,7 @@ def fault(
     cause: tuple[str, ...] = (),
     patience_s: float = 45.0,
     within_s: float | None = None,
+    back_within_s: float | None = None,
     torchrun: bool = False,
     smoke: bool = False,
     **setup: Any,
@@ -108,6 +111,7 @@ def fault(
             cause=cause,
             patience_s=patience_s,
             within_s=within_s,
+            back_within_s=back_within_s,
             torchrun=torchrun,
             smoke=smoke,
         )

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kit.hosts.hung_mount import HungMount
 from kit.network.netns import Switch
 from kit.ports import ports
 
@@ -98,6 +99,7 @@ class Job:
         self.port = 29400 if self.switch else ports(1)[0]
         self.endpoint = f"{self.nodes['n0'].address}:{self.port}"
         self.struck_at = math.inf
+        self.returned_at: float | None = None  # When a launcher was started last, after the fault.
         self.notes: dict[str, object] = {}
         self.may_change_budget = True
         self._orders = itertools.count()
@@ -145,6 +147,8 @@ class Job:
         """Start the launchers of these nodes; of all, where none is named."""
         for name in names or self.nodes:
             given = dict(self.setup.env) | (env or {})
+            if self.struck_at < math.inf:
+                self.returned_at = time.monotonic()
             self.nodes[name].start(self.words(name, *options), given, **how)
 
     def begin(self) -> None:
@@ -189,9 +193,13 @@ class Job:
 
     def again(self, *, steps: int = STEPS_AFTER) -> None:
         """Wait until it trains again, in processes that have begun since the fault."""
+        what = f"{steps} steps of ranks that began after the fault"
+        self.wait(lambda: len(self.fresh()) >= steps, what, self.fault.patience_s)
+
+    def fresh(self) -> list[Save]:
+        """The checkpoints of ranks that have begun since the fault."""
         since = self.struck_at
-        fresh = lambda: [save for save in self.saves() if save.at > since and self._began(save.pid) > since]
-        self.wait(lambda: len(fresh()) >= steps, f"{steps} steps of ranks that began after the fault", self.fault.patience_s)
+        return [save for save in self.saves() if save.at > since and self._began(save.pid) > since]
 
     def goes_on(self, *, steps: int = STEPS_AFTER) -> None:
         """Wait until it has made so many steps from now on, in whichever processes."""
@@ -306,6 +314,13 @@ class Job:
         timer.start()
         self.afterwards(thaw)
         return timer
+
+    def mount(self, name: str) -> HungMount:
+        """A mount that can hang, for readers too, as a file server's does; until the try is over."""
+        mount = HungMount(self.base / name)
+        self.afterwards(mount.close)
+        self.afterwards(mount.go)
+        return mount
 
     def fill(self, folder: Path) -> None:
         """Leave no room there."""

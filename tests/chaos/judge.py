@@ -29,6 +29,8 @@ class Verdict:
     problems: list[str] = field(default_factory=list)
     pause_s: float | None = None
     """The longest time without a step from the fault on."""
+    back_s: float | None = None
+    """From the last start of a launcher to the first step after it. None: none was started after the fault."""
     restarts: int | None = None
 
 
@@ -40,6 +42,9 @@ def judge(job: Job) -> Verdict:
         found.pause_s = pause(job)
         if (within := job.fault.within_s) and found.pause_s and found.pause_s > within:
             found.problems.append(f"it trained again after {found.pause_s:.1f} s only, and not within {within:g} s")
+        found.back_s = back(job)
+        if (within := job.fault.back_within_s) and not (found.back_s is not None and found.back_s <= within):
+            found.problems.append(f"it trained {found.back_s} s after the last start, and not within {within:g} s")
     found.problems += two_of_one_number(job) + order_of_saves(job)
     found.problems += ends(job)
     if job.launcher == HOLDFAST:
@@ -108,6 +113,13 @@ def pause(job: Job) -> float | None:
     times = [save.at for save in job.saves()]
     marks = [job.struck_at, *(at for at in times if at > job.struck_at)]
     return max((later - one for one, later in pairwise(marks)), default=None)
+
+
+def back(job: Job) -> float | None:
+    """Of ranks that have begun since the fault."""
+    if (since := job.returned_at) is None:
+        return None
+    return min((round(save.at - since, 2) for save in job.fresh() if save.at > since), default=None)
 
 
 def restarts(job: Job) -> int | None:

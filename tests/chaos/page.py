@@ -76,7 +76,7 @@ def page(records: Sequence[dict[str, Any]]) -> str:
     """The whole page."""
     ours = {name: [told for told in records if told["fault"] == name and told["launcher"] == HOLDFAST] for name in FAULTS}
     theirs = {name: [told for told in records if told["fault"] == name and told["launcher"] == TORCHRUN] for name in FAULTS}
-    parts = [HEAD, _summary(ours)]
+    parts = [HEAD, _summary(ours), _back(ours)]
     for group, title in TITLES.items():
         kinds = [fault for fault in FAULTS.values() if fault.group == group]
         rows = [_row(fault, ours[fault.name]) for fault in kinds]
@@ -102,6 +102,17 @@ def _summary(ours: dict[str, list[dict[str, Any]]]) -> str:
         f"In the last run {len(played)} of {len(ours)} kinds were played, in {count} tries. {whole} kinds ({share}) came "
         f"through each time; of the tries {sum(map(_through, played.values()))} did.\n"
     )
+
+
+def _back(ours: dict[str, list[dict[str, Any]]]) -> str:
+    """How soon those train that are promised to after a return."""
+    lines = []
+    for name, tries in ours.items():
+        times = [told["back_s"] for told in tries if told.get("back_s") is not None]
+        if times:
+            promised = f"{FAULTS[name].back_within_s:g} s are promised"
+            lines.append(f"- *{name}*: {median(times):.1f} s, at most {max(times):.1f} s in {len(times)} tries; {promised}\n")
+    return "From the last start of a node to the first step after it (median):\n\n" + "".join(lines) if lines else ""
 
 
 def _row(fault: Fault, tries: list[dict[str, Any]]) -> tuple[str, ...]:

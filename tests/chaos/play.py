@@ -71,6 +71,8 @@ def _played(job: Job) -> dict[str, Any]:
     told |= {"restarts": found.restarts}
     if found.pause_s is not None:
         told["pause_s"] = round(found.pause_s, 2)
+    if fault.back_within_s:
+        told["back_s"] = found.back_s
     return told
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 
 from chaos.fault import Outcome, fault
-from chaos.job import Job
+from chaos.job import LEASE_S, Job
 from chaos.node import send
 
 KILLED = ("rank {rank} .*on {node}", "SIGKILL")
@@ -353,6 +353,36 @@ def two_others_random(job: Job) -> None:
     _kill_agents(job, "n1", "n2", apart_s=job.rng.uniform(0, 2))
     job.start("n1", "n2")
     job.again()
+
+
+def _two_of_three(job: Job) -> None:
+    """Any two nodes, the coordinator's too, 0 to 2 s apart; each is back 0 to 2 s after both are gone."""
+    first, second = job.rng.sample(sorted(job.nodes), 2)
+    job.strike()
+    job.nodes[first].kill()
+    job.lasts(job.rng.uniform(0, 2))
+    job.nodes[second].kill()
+    lost = [first, second]
+    job.rng.shuffle(lost)
+    for name in lost:
+        job.lasts(job.rng.uniform(0, 2))
+        job.start(name)
+    back = lambda: {life.node for life in job.alive() if life.first > job.struck_at}
+    job.wait(lambda: back() == set(job.nodes), "a rank on each node")
+    job.again()
+
+
+@fault("any two nodes of 3, both again", "two nodes, the coordinator's too, are lost 0 to 2 s apart, and both started again at random moments; "
+       "it trains at most lease + 5 s after the second's start", nodes=3, nnodes="2:3", back_within_s=LEASE_S + 5)  # fmt: skip
+def any_two(job: Job) -> None:
+    _two_of_three(job)
+
+
+@fault(
+    "any two nodes of 3 fixed, both again", "the same where the job must have three nodes", nodes=3, back_within_s=LEASE_S + 5
+)
+def any_two_fixed(job: Job) -> None:
+    _two_of_three(job)
 
 
 @fault("coord.+1 of 4, both again", "of four nodes the coordinator's agent and another are killed within 0.25 s, and both started again at once",
