@@ -12,6 +12,7 @@
 #   make reference      write the pages and drawings of docs/ that are made from the code
 #   make mutations      is a wrong decision found? Twenty mutants, one after the other
 #   make fuzz           bytes that find their own way into the decoder, for FUZZ_S seconds
+#   make diagnosis      how well are failures diagnosed? Every score with its interval: ARGS="unseen --wrong"
 #   make chaos          play every kind of fault that the record lacks → docs/reference/faults.md: KINDS= TRIES=3 SEED=1 JOBS=1
 #   make sim            10,000 simulated jobs with faults, every rule checked, on all CPUs
 #   make bench          side by side with torchrun → docs/benchmarks.md
@@ -43,7 +44,7 @@ PARALLEL = -n $(AT_ONCE) --dist loadgroup --no-loadscope-reorder
 PYTEST   = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest $(PARALLEL) --durations 10
 
 .NOTPARALLEL:
-.PHONY: wheels test test-all test-changed lint ready coverage flaky mutations house reference chaos sim demo example-etcd bench fuzz clean torch nvrx google frameworks
+.PHONY: wheels test test-all test-changed lint ready coverage flaky mutations house diagnosis reference chaos sim demo example-etcd bench fuzz clean torch nvrx google frameworks
 .PHONY: promtool system compiled
 .DEFAULT_GOAL = test
 
@@ -74,6 +75,9 @@ mutations: $(VENV)/.dev torch compiled
 house: $(VENV)/.dev
 	@$(BIN)/python tests/tools/house.py $(ARGS)
 	@test -n "$(ARGS)" || $(BIN)/python tests/tools/failure_path.py 2>/dev/null | tail -1
+
+diagnosis: $(VENV)/.dev
+	@$(BIN)/python tests/tools/diagnosis_scores.py $(ARGS)
 
 reference: $(VENV)/.dev
 	@$(BIN)/python tests/tools/write_reference.py

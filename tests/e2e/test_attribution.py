@@ -60,7 +60,7 @@ def test_a_log_is_told_of_read_and_judged(service: Callable[..., str], tmp_path:
     status, said = ask(url, f"/logs?{urlencode({'log_path': str(log)})}")
     assert status == 200 and said["status"] == "completed"
     assert said["recommendation"]["action"] == "STOP" and "apex" in said["recommendation"]["reason"]
-    assert said["result"]["class"] == "user-code" and said["result"]["everywhere"]
+    assert said["result"]["class"] == "environment" and said["result"]["everywhere"]
     assert ask(url, "/stats")[1]["completed"] == 1 and ask(url, "/inflight")[1] == {"jobs": []}
 
 
@@ -371,7 +371,7 @@ def test_results_are_sent_on_to_who_collects_them_or_not_and_nothing_waits(
         if collector is not None:
             path, result = wait_until(lambda: collector.taken and collector.taken[0])
             assert path == "/results?team=a" and result["cycle_id"] == 0 and result["log_path"].endswith("job_cycle0.log")
-            assert result["recommendation"]["action"] == "STOP" and result["result"]["class"] == "user-code"
+            assert result["recommendation"]["action"] == "STOP" and result["result"]["class"] == "environment"
         else:
             running.wait_for_output(f"http://127.0.0.1:{port}/results?team=a did not accept a result: ")
         heard.touch()

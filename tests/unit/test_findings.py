@@ -81,8 +81,8 @@ def test_a_flag_keeps_the_node(said: str) -> None:
 
 
 def test_a_flag_stops_at_once_or_never() -> None:
-    assert "--on-finding user-code=stop" in restarted(policy("user-code=stop"), failed(0), failed(1, cause="stopped"))
-    assert restarted(policy("user-code=restart"), failed(0), failed(1)) == ""
+    assert "--on-finding environment=stop" in restarted(policy("environment=stop"), failed(0), failed(1, cause="stopped"))
+    assert restarted(policy("environment=restart"), failed(0), failed(1)) == ""
 
 
 @pytest.mark.parametrize(("said", "hint"), [("usr-code=stop", "user-code"), ("gpu=stopp", "stop"), ("gpu", "known")])

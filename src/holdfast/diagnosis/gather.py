@@ -12,6 +12,7 @@ from holdfast.diagnosis.hangs.recorder_file import Record, read
 from holdfast.diagnosis.incident import FAILURE
 from holdfast.diagnosis.logs.prefix import Speaker, of_file
 from holdfast.diagnosis.logs.scan import Log, Scanner
+from holdfast.diagnosis.meaning import Meanings
 from holdfast.diagnosis.rule import Rules
 
 MOST_FILES = 20_000
@@ -34,7 +35,7 @@ SKIPPED = (
 BEGINS_SKIPPED = (".", FAILURE)  # And beginnings: `collect` reads what is kept of a failure.
 
 
-def gather(paths: Sequence[str], rules: Rules, *, most_bytes: int | None = None) -> Evidence:
+def gather(paths: Sequence[str], rules: Rules | Meanings, *, most_bytes: int | None = None) -> Evidence:
     """What these logs and directories of logs tell. `most_bytes`: of each file, from its end. UsageError: there are none."""
     files = list(_files(paths))
     if paths and not files:

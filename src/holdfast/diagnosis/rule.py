@@ -18,11 +18,10 @@ from holdfast.core.config.grammar import did_you_mean
 from holdfast.core.errors import UsageError
 from holdfast.core.job.finding import ACTIONS, ADVISED, CLASSES, Action, Class
 from holdfast.core.value import Value, to_plain
-from holdfast.diagnosis.tables import CAUSE, Row
+from holdfast.diagnosis.tables import CAUSE, DEPTHS, Row
 from holdfast.telemetry.record.state_dir import homes
 
 TABLES = ("gpu", "nccl", "host", "scheduler", "torch", "jax", "python")
-DEPTHS = ("effect", "symptom", "cause", "machine")
 COLUMNS = ("name", "kind", "depth", "confidence", "words", "pattern", "says", "advice", "source", "sample")
 
 
@@ -45,6 +44,7 @@ class Rule(Value):
     source: str  # Where the message is documented, or the file that writes it.
     sample: str  # A line that the rule knows.
     action: Action  # What is advised.
+    likely: tuple[tuple[str, float], ...] = ()  # Where it is judged by signs: the likeliest classes, and how likely each is.
 
 
 class Rules:
@@ -75,11 +75,11 @@ class Rules:
         return next(((rule, found) for _, rule in known if (found := self.match(rule, text)) is not None), None)
 
 
-def load(files: Sequence[str] = ()) -> Rules:
+def load(files: Sequence[str] = (), *, tables: Sequence[str] = TABLES) -> Rules:
     """The rules of the tables and of the user's files; of two with one name the user's counts. UsageError."""
     rows: list[Row] = []
     actions: dict[str, str] = {}
-    for table in TABLES:
+    for table in tables:
         module = import_module(f"holdfast.diagnosis.tables.{table}")
         rows += module.RULES
         actions |= getattr(module, "ACTIONS", {})
@@ -100,7 +100,8 @@ def own_files() -> list[str]:
 def _of_row(row: Row, actions: Mapping[str, str]) -> Rule:
     said: dict[str, Any] = dict(zip(COLUMNS, row))
     kind, name = Class(said["kind"]), said["name"]
-    action = Action(actions[name]) if name in actions else ADVISED[kind] if said["depth"] >= CAUSE else Action.RESTART
+    of_class = Action.EXCLUDE if "drain the node" in said["advice"] else ADVISED[kind]
+    action = Action(actions[name]) if name in actions else of_class if said["depth"] >= CAUSE else Action.RESTART
     known = {"kind": kind, "confidence": said["confidence"] / 100, "words": tuple(said["words"].split("|")), "action": action}
     return Rule(**said | known)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 TRACE = 'Traceback (most recent call last):\n  File "/workspace/train.py", line {n}, in <module>\n    main()\n  File "/workspace/train.py", line 88, in main\n    step(batch)\n'
 
 CAUSES: list[tuple[str, str, str]] = [
-    ("user-code", "all", TRACE + "ModuleNotFoundError: No module named 'apex.optimizers'"),
+    ("environment", "all", TRACE + "ModuleNotFoundError: No module named 'apex.optimizers'"),
     ("user-code", "all", TRACE + "TypeError: Trainer.__init__() missing 1 required positional argument: 'cfg'"),
     ("user-code", "all", "usage: train.py [-h] [--lr LR]\ntrain.py: error: the following arguments are required: --data"),
     ("user-code", "one", TRACE + "KeyError: 'attention_mask'"),
@@ -46,8 +46,8 @@ CAUSES: list[tuple[str, str, str]] = [
     ("storage", "one", TRACE + "OSError: [Errno 28] No space left on device: '/local/ckpt/iter_{n}/mp_rank_00.pt'"),
     ("storage", "one", TRACE + "OSError: [Errno 116] Stale file handle: '/home/ml/data/shard{n}.bin'"),
     ("storage", "node", "@kernel nfs: server filer{n}.corp not responding, still trying\n@kernel INFO: task python:{pid} blocked for more than 120 seconds."),
-    ("framework", "all", TRACE + "ImportError: libcudart.so.12: cannot open shared object file: No such file or directory"),
-    ("framework", "all", TRACE + "ImportError: /opt/conda/lib/python3.10/site-packages/transformer_engine_torch.so: undefined symbol: _ZN5torch3jit{n}"),
+    ("environment", "all", TRACE + "ImportError: libcudart.so.12: cannot open shared object file: No such file or directory"),
+    ("environment", "all", TRACE + "ImportError: /opt/conda/lib/python3.10/site-packages/transformer_engine_torch.so: undefined symbol: _ZN5torch3jit{n}"),
     ("framework", "one", "Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f12 (most recent call first):\n  File \"/opt/lib/foo.py\", line {n} in run"),
     ("node-lost", "node", "@job srun: error: Node failure on {node}\n@job slurmstepd: error: *** STEP 77{n}.0 ON {node} CANCELLED AT 2026-03-04T05:06:07 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***"),
     ("node-lost", "node", "@kernel Kernel panic - not syncing: Fatal exception in interrupt"),

@@ -6,7 +6,7 @@ from __future__ import annotations
 TRACE = 'Traceback (most recent call last):\n  File "/opt/src/pretrain.py", line {n}, in <module>\n    pretrain(args)\n  File "/opt/src/engine.py", line 412, in pretrain\n    loss = model(batch)\n'
 
 CAUSES: list[tuple[str, str, str]] = [
-    ("user-code", "all", TRACE + "ImportError: cannot import name 'LlamaFlashAttention2' from 'transformers.models.llama.modeling_llama' (/usr/lib/python3/dist-packages/transformers/models/llama/modeling_llama.py)"),
+    ("environment", "all", TRACE + "ImportError: cannot import name 'LlamaFlashAttention2' from 'transformers.models.llama.modeling_llama' (/usr/lib/python3/dist-packages/transformers/models/llama/modeling_llama.py)"),
     ("user-code", "all", '  File "/opt/src/pretrain.py", line {n}\n    def f(:\n          ^\nSyntaxError: invalid syntax'),
     ("user-code", "all", "python: can't open file '/opt/src/pretrian.py': [Errno 2] No such file or directory"),
     ("user-code", "one", TRACE + "AttributeError: 'list' object has no attribute 'to'"),
@@ -44,8 +44,8 @@ CAUSES: list[tuple[str, str, str]] = [
     ("storage", "one", TRACE + "OSError: [Errno 122] Disk quota exceeded: '/home/ml/outputs/events.out'"),
     ("storage", "node", "@kernel LustreError: 167-0: fs1-OST00{n}-osc-ffff9: This client was evicted by fs1-OST00{n}; in progress operations using this service will fail."),
     ("storage", "one", TRACE + "OSError: [Errno 107] Transport endpoint is not connected: '/mnt/gcsfuse/data/{n}.tar'"),
-    ("framework", "all", TRACE + "ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.34' not found (required by /opt/venv/lib/python3.11/site-packages/flash_attn_2_cuda.so)"),
-    ("framework", "all", TRACE + "RuntimeError: CUDA error: no kernel image is available for execution on the device"),
+    ("environment", "all", TRACE + "ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.34' not found (required by /opt/venv/lib/python3.11/site-packages/flash_attn_2_cuda.so)"),
+    ("environment", "all", TRACE + "RuntimeError: CUDA error: no kernel image is available for execution on the device"),
     ("framework", "one", "@kernel python3[{pid}]: segfault at {n} ip 00007f9a1b2c3d4e sp 00007ffe12345678 error 6 in libnccl.so.2.20.5[7f9a1a000000+3000000]"),
     ("node-lost", "node", "@job Warning  NodeNotReady  4m{n}s  node-controller  Node is not ready: {node}"),
     ("node-lost", "node", "@job srun: error: Node failure on {node}"),

@@ -105,6 +105,23 @@ def without(files: Files, rank: int) -> Files:
     return {path: lines for path, lines in files.items() if path != f"rank_{rank}.log"}
 
 
+def skewed(files: Files, rng: random.Random) -> Files:
+    """The clocks of the files' hosts differ by up to a minute. Each line begins with a time, as ISO has it."""
+    made: Files = {}
+    for path, lines in files.items():
+        by = rng.randrange(-60, 60)
+        made[path] = [_later(line, by) for line in lines]
+    return made
+
+
+def _later(line: str, by: int) -> str:
+    found = re.match(r"2026-03-04 (\d\d):(\d\d):(\d\d)", line)
+    if found is None:
+        return line
+    seconds = max(0, int(found[1]) * 3600 + int(found[2]) * 60 + int(found[3]) + by)
+    return f"2026-03-04 {seconds // 3600 % 24:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{line[19:]}"
+
+
 def read(folder: Path) -> Files:
     return {path.name: path.read_text().split("\n")[:-1] for path in sorted(folder.iterdir())}
 

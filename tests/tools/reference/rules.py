@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from holdfast.core.job.finding import ACTIONS, CLASSES
-from holdfast.diagnosis.rule import DEPTHS, load
+from holdfast.diagnosis.rule import load
+from holdfast.diagnosis.tables import DEPTHS
+from holdfast.diagnosis.terms import FILES, of_file
 from tools.reference.torchrun import cell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.diagnosis.rule import Rule
+    from holdfast.diagnosis.terms import Term
 
 HEAD = """\
 # Rules: which messages mean what
@@ -21,6 +24,13 @@ failed, a *cause* why, and *machine* what broke below the process. What is advis
 ([policies](../explanation/policies.md#what-a-finding-changes)).
 """
 
+VOCABULARIES = """\
+## Vocabularies
+
+Of a message that no rule knows its terms are weighed, and the exception that it is. The files are in
+`src/holdfast/diagnosis/vocabulary`; each begins with its source.
+"""
+
 
 def page() -> str:
     """The whole page."""
@@ -29,7 +39,23 @@ def page() -> str:
     for kind, means in CLASSES.items():
         mine = [rule for rule in rules if rule.kind == kind]
         parts.append(f"## {kind}\n\n{means[0].upper()}{means[1:]}. {len(mine)} rules.\n\n{_table(mine)}")
-    return "\n".join(parts)
+    return "\n".join([*parts, _vocabularies()])
+
+
+def _vocabularies() -> str:
+    """What is known beside the rules, by file."""
+    rows = [
+        f"| `{file}` | {name} | {term.kind} | {term.sure:.0%} | {term.action} | {cell(term.says)} | {_spelled(term)} |"
+        for file in (*FILES, "exceptions")
+        for name, term in sorted({term.name: term for term in of_file(file)}.items())
+    ]
+    head = "| vocabulary | term | class | sure | advised | it says | spellings |\n|---|---|---|---|---|---|---|"
+    return "\n".join([VOCABULARIES, head, *rows, ""])
+
+
+def _spelled(term: Term) -> str:
+    first = ", ".join(f"`` {cell(one)} ``" for one in term.spellings[:4])
+    return f"{first} and {len(term.spellings) - 4} more" if len(term.spellings) > 4 else first
 
 
 def _words(name: str, words: dict[str, str]) -> str:

@@ -14,7 +14,8 @@ from holdfast.diagnosis.collect import of_files, of_round
 from holdfast.diagnosis.evidence import Evidence
 from holdfast.diagnosis.gather import of_text
 from holdfast.diagnosis.report import as_json, as_lines
-from holdfast.diagnosis.rule import DEPTHS, Rules, as_table, load, own_files
+from holdfast.diagnosis.rule import Rules, as_table, load, own_files
+from holdfast.diagnosis.tables import DEPTHS
 from holdfast.telemetry.record.state_dir import events_files
 
 HELP = "why did it fail? the cause among all messages, whose it is, and what to do"

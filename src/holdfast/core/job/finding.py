@@ -16,6 +16,7 @@ class Class(StrEnum):
     USER_CODE = "user-code"
     DATA = "data"
     FRAMEWORK = "framework"
+    ENVIRONMENT = "environment"
     OOM_HOST = "oom-host"
     OOM_GPU = "oom-gpu"
     GPU = "gpu"
@@ -46,7 +47,8 @@ ACTIONS = {
 _CLASSES = {
     Class.USER_CODE: ("the script, or how it was called", Action.STOP),
     Class.DATA: ("the training data, or a checkpoint's content", Action.STOP),
-    Class.FRAMEWORK: ("torch, JAX, NCCL or another library, or versions that do not fit together", Action.RESTART),
+    Class.FRAMEWORK: ("torch, JAX, NCCL or another library has failed within", Action.RESTART),
+    Class.ENVIRONMENT: ("what is installed is missing, broken, or of versions that do not fit together", Action.STOP),
     Class.OOM_HOST: ("the host's memory (or a container's, or /dev/shm) was used up", Action.RESTART),
     Class.OOM_GPU: ("a GPU's memory was used up", Action.RESTART),
     Class.GPU: ("a GPU, its driver or its link is broken", Action.EXCLUDE),
@@ -86,3 +88,4 @@ class Finding(Value):
     advice: str = ""
     evidence: tuple[Quote, ...] = ()  # The first is what decided.
     effects: tuple[str, ...] = ()  # What was taken for its consequences, in words.
+    likely: tuple[tuple[str, float], ...] = ()  # Where signs were weighed: the likeliest classes, and how likely each is.

@@ -25,6 +25,9 @@ WORDS = (
 )  # fmt: skip
 """One of these is in every line that is read here."""
 
+SIGNALS = {"Out Of Memory": 9} | {told: number for number in range(1, 32) if (told := signal.strsignal(number))}
+"""Signals by what shells and srun call them."""
+
 _FIELD = re.compile(r"^ +(host|rank|exitcode) +: (\S+)(?: \((?:local_rank|pid): (\d+)\))?")
 _NAME = re.compile(r"^ *Process name: \[(?:\[\d+,\d+\]|[\w.-]+@\d+),(\d+)\]")
 _CODE = re.compile(r"^ *Exit [cC]ode: +(\d+)$")
@@ -36,7 +39,7 @@ _MPI = re.compile(
 _ENDS = (
     re.compile(
         r"srun: error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+): (?:Exited with exit code (?P<code>\d+)"
-        r"|(?P<signal>Killed|Segmentation fault|Aborted|Bus error|Out Of Memory))"
+        rf"|(?P<signal>{'|'.join(map(re.escape, SIGNALS))}))"
     ),
     re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)"),
     _MPI,
@@ -50,7 +53,6 @@ _ENDS = (
 """Of srun, torchrun, mpirun (the first to fail), Hydra, DeepSpeed and Holdfast. `code` is as `Popen.returncode`, `status` as a
 shell says it; `signal` is a number, a name, or what srun calls it."""
 
-_SIGNALS = {"Killed": 9, "Out Of Memory": 9, "Segmentation fault": 11, "Aborted": 6, "Bus error": 7}
 
 
 class Box:
@@ -131,7 +133,7 @@ class Box:
 def _exitcode(said: Mapping[str, str | None]) -> int:
     """As `Popen.returncode`."""
     if name := said.get("signal"):
-        return -(int(name) if name.isdigit() else _SIGNALS.get(name) or int(getattr(signal, name, 0)))
+        return -(int(name) if name.isdigit() else SIGNALS.get(name) or int(getattr(signal, name, 0)))
     if status := said.get("status"):
         return _signalled(int(status))
     return int(said["code"] or 0)

@@ -13,11 +13,13 @@ from collections.abc import Iterator, Mapping
 
 from holdfast.core.value import fields_of, replace
 from holdfast.diagnosis.evidence import End, Sighting, writer
+from holdfast.diagnosis.judgement import Frame as Call
 from holdfast.diagnosis.logs import ends
 from holdfast.diagnosis.logs.aftermath import SEARCHED, followed
 from holdfast.diagnosis.logs.frame import SAMPLE, Frame, learn
 from holdfast.diagnosis.logs.prefix import Speaker, index
 from holdfast.diagnosis.logs.sieve import Sieve
+from holdfast.diagnosis.meaning import TRACEBACK, Meanings
 from holdfast.diagnosis.rule import Rule, Rules
 from holdfast.diagnosis.tables import CAUSE, EFFECT, MACHINE, SYMPTOM
 
@@ -30,7 +32,7 @@ NEW, MANY, STRANGE = 0.5, 500, 15
 
 MOST_ALIKE = 4096  # Lines of one shape and file that are read: a flood says nothing new.
 FAR = 1000  # A message that comes again so many lines later was survived the first time: the last one counts.
-TRACEBACK = 400  # Lines above an exception's own, others' included, in which its traceback begins.
+ABOVE = 400  # Lines above an exception's own, others' included, in which its traceback begins.
 FURTHER = 64  # Lines after a message that a rule may look at, where its pattern goes on there.
 POD = 200  # Lines that the description of a pod may have.
 DESCRIBED = ("Name:     ", "Node:     ")  # In the lines of `kubectl describe pod` that say which pod it is, and where.
@@ -41,6 +43,9 @@ _OBJECT = re.compile(r"\b[Pp]od(?:/| [\w-]+/)([a-z0-9][\w.-]*)")
 
 _RECORD = re.compile(r"\b(?:ERROR|CRITICAL)\b")
 """In a program's log line that tells of an error; after any other line a traceback stands by chance."""
+
+FRAMES = 300  # Lines, others' included, that a traceback may have.
+_FRAME = re.compile(r'  File "([^"]*)", line \d+(?:, in (.*))?')
 
 DIGITS = b"0123456789"
 
@@ -60,6 +65,7 @@ class Log:
         self.writers: set[object] = set(self.ranks)
         self.places: dict[object, int] = {}  # Ranks of writers whose other lines only say their place on a node.
         self.alike: dict[bytes, int] = {}  # Lines that were read, by shape.
+        self.raised: dict[int, list[Call]] = {}  # By line that ends a traceback: the traceback's frames.
         self._pod, self._pod_line = speaker, -POD  # Whom `kubectl describe pod` describes, and since which line.
 
     def read_up_to(self, line: int) -> None:
@@ -121,10 +127,11 @@ class Log:
 class Scanner:
     """Looks for `rules`. What it has learned of one file's ordinary lines helps with the next."""
 
-    def __init__(self, rules: Rules) -> None:
-        self.rules = rules
+    def __init__(self, rules: Rules | Meanings) -> None:
+        self.meanings = rules if isinstance(rules, Meanings) else Meanings(rules)
+        self.rules = self.meanings.rules
         self._of_bare: dict[bytes, list[str]] = {}  # Words by what is left of them in a shape.
-        for word in dict.fromkeys((*rules.by_word, *ends.WORDS, *DESCRIBED)):
+        for word in dict.fromkeys((*self.meanings.words, *ends.WORDS, *DESCRIBED)):
             self._of_bare.setdefault(word.encode().translate(None, DIGITS), []).append(word)
         self._sieve = Sieve(self._of_bare)
         self._shapes: dict[bytes, list[str] | None] = {}
@@ -168,6 +175,8 @@ class Scanner:
                 if shape in wanted and (seen := log.alike.get(shape, 0)) < MOST_ALIKE and not _is_source(line, before):
                     log.alike[shape] = seen + 1
                     self._line(log, wanted[shape], lines, here, at)
+                    if TRACEBACK.encode() in line:
+                        self._raised(log, wanted, lines, shapes, here, at)
                 at, before = at + len(line) + 1, line
         log.read_up_to(log.lines + len(shapes) - (not shapes[-1]))
 
@@ -200,13 +209,36 @@ class Scanner:
                 told.setdefault(text[begin : end if end >= 0 else None], []).extend(self._of_bare[bare])
         return told
 
+    def _raised(
+        self, log: Log, wanted: Mapping[bytes, list[str]], lines: list[bytes], shapes: list[bytes], here: int, offset: int
+    ) -> None:
+        """Find the end of the traceback that begins in the line `here`, and its frames; read it, if it has no word."""
+        speaker, _ = log.frame.split(_decoded(lines[here]), log.speaker)
+        frames: list[Call] = []
+        at = offset + len(lines[here]) + 1
+        for number in range(here + 1, min(len(lines), here + FRAMES)):
+            who, text = log.frame.split(_decoded(lines[number]), log.speaker)
+            if (who.rank, who.local, who.mark) == (speaker.rank, speaker.local, speaker.mark):
+                if (found := _FRAME.match(text)) is not None:
+                    frames.append(Call(path=found[1], function=found[2] or ""))
+                elif text.startswith("    ") and frames and not frames[-1].source:
+                    frames[-1] = replace(frames[-1], source=text.strip())
+                elif text and not text.startswith(" "):
+                    log.raised[log.lines + number + 1] = frames
+                    if shapes[number] not in wanted:
+                        self._line(log, [], lines, number, at)
+                    return
+            at += len(lines[number]) + 1
+
     def _line(self, log: Log, words: list[str], lines: list[bytes], here: int, offset: int) -> None:
         """Read the line `here` of a block's `lines`, which begins `offset` bytes after the file's beginning."""
         number = log.lines + here + 1
         line = lines[here].rstrip(b"\r").rpartition(b"\r")[2][:LONGEST].decode("utf-8", "replace")
         speaker, text = log.spoken(line, number)
         log.hear(speaker, text, number)
-        if (best := self.rules.best(text, words)) is None:
+        frames = log.raised.pop(number, None)
+        best = self.meanings.best(text, words, frames or (), is_raised=frames is not None)
+        if best is None:
             return
         rule, found = best
         if "\\n" in rule.pattern:
@@ -221,7 +253,7 @@ class Scanner:
         if known is not None and not known.logged:
             return  # the same again: of a flood each line comes here
         logged = rule.depth in (SYMPTOM, CAUSE) and (before is None or before.logged)
-        logged = logged and _was_logged(log, lines[max(0, here - TRACEBACK) : here], speaker)
+        logged = logged and _was_logged(log, lines[max(0, here - ABOVE) : here], speaker)
         if known is not None:
             log.sightings[key] = known if logged else replace(known, logged=False)
         else:

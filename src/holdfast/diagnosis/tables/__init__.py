@@ -12,3 +12,5 @@ Row = tuple[str, str, int, int, str, str, str, str, str, str]
 EFFECT, SYMPTOM, CAUSE, MACHINE = 0, 1, 2, 3
 """How near to the beginning of it all a message is: what others' failure brings about · that it failed, not why · why it
 failed · what broke below the process."""
+
+DEPTHS = ("effect", "symptom", "cause", "machine")  # Their names.

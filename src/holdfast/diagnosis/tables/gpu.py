@@ -11,6 +11,7 @@ CUDA = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html"
 ROCM = "https://github.com/torvalds/linux: drivers/gpu/drm/amd/"
 GPU, USER, FABRIC, FRAMEWORK, UNKNOWN = "gpu", "user-code", "fabric", "framework", "unknown"
 DRAIN = "drain the node, reset the GPU, and have it tested (dcgmi diag -r 3)"
+AGAIN = "if it comes again, reset the GPU and have it tested (dcgmi diag -r 3)"
 DEBUG = "run it with CUDA_LAUNCH_BLOCKING=1, or compute-sanitizer, to see where"
 
 
@@ -27,10 +28,10 @@ def _xid(code: int, kind: str, depth: int, confidence: int, advice: str, tail: s
 _OWN: tuple[Row, ...] = (
     _xid(13, USER, CAUSE, 75, DEBUG, "pid=71234, name=python, Graphics SM Warp Exception on (GPC 0, TPC 1, SM 0): Out Of Range Address"),
     _xid(31, USER, CAUSE, 75, DEBUG, "pid=71234, name=python, Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC1_CLIENT_T1_1 faulted @ 0x7f2a_1c000000"),
-    _xid(32, GPU, MACHINE, 80, DRAIN, "pid=71234, Channel ID 00000001 intr0 00040000"),
+    _xid(32, GPU, MACHINE, 80, AGAIN, "pid=71234, Channel ID 00000001 intr0 00040000"),
     _xid(38, FRAMEWORK, MACHINE, 75, "update the driver", "pid=71234, 0098 00000000 00000000"),
     _xid(43, USER, EFFECT, 50, DEBUG, "pid=71234, name=python, Ch 00000010"),
-    _xid(44, GPU, MACHINE, 80, DRAIN, "pid=71234, Ch 00000010, engmask 00000101"),
+    _xid(44, GPU, MACHINE, 80, AGAIN, "pid=71234, Ch 00000010, engmask 00000101"),
     _xid(45, UNKNOWN, EFFECT, 40, "see the error before it", "pid=71234, name=python, Ch 00000010"),
     _xid(46, GPU, MACHINE, 90, DRAIN, "pid=71234, GPU has stopped processing"),
     _xid(48, GPU, MACHINE, 96, DRAIN, "pid=71234, DBE (double bit error) ECC Error"),
@@ -44,7 +45,7 @@ _OWN: tuple[Row, ...] = (
     _xid(74, FABRIC, MACHINE, 92, "drain the node; check the NVLink bridge or baseboard, and the peer GPU", "pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 6(0x10000, 0x0, 0x0)"),
     _xid(79, GPU, MACHINE, 98, "drain the node, reboot it, check power, riser and temperature", "pid='<unknown>', name=<unknown>, GPU has fallen off the bus."),
     _xid(92, GPU, EFFECT, 50, "watch it, and test it soon", "pid='<unknown>', name=<unknown>, High single-bit ECC error rate"),
-    _xid(94, GPU, MACHINE, 94, DRAIN, "pid=71234, name=python, Contained: CE User Channel (0x9). RST: No, D-RST: No"),
+    _xid(94, GPU, MACHINE, 94, AGAIN, "pid=71234, name=python, Contained: CE User Channel (0x9). RST: No, D-RST: No"),
     _xid(95, GPU, MACHINE, 97, DRAIN, "pid=71234, name=python, Uncontained: LTC TAG (0x2,0x0). RST: Yes, D-RST: No"),
     _xid(109, USER, CAUSE, 65, DEBUG, "pid=71234, name=python, Ch 00000002, errorString CTX SWITCH TIMEOUT"),
     _xid(119, GPU, MACHINE, 94, "reset the GPU or reboot the node; update the driver", "pid=71234, name=python, Timeout after 6s of waiting for RPC response from GPU0 GSP!"),
@@ -113,10 +114,10 @@ _OWN: tuple[Row, ...] = (
     ("cuda-not-ready", GPU, CAUSE, 90, "system not yet initialized", r"Error 802: system not yet initialized|cudaErrorSystemNotReady", "its GPUs are not ready to be used (CUDA error 802)",
      "is nvidia-fabricmanager running there, in the driver's version?", CUDA,
      "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() that might have already set an error? Error 802: system not yet initialized"),
-    ("cuda-driver-mismatch", FRAMEWORK, CAUSE, 92, "system has unsupported display driver / cuda driver combination|forward compatibility was attempted on non supported HW",
+    ("cuda-driver-mismatch", "environment", CAUSE, 92, "system has unsupported display driver / cuda driver combination|forward compatibility was attempted on non supported HW",
      r"system has unsupported display driver / cuda driver combination|forward compatibility was attempted on non supported HW", "the CUDA libraries do not fit its driver", "update the driver on that node, or take the CUDA compatibility libraries out of the image or the path", CUDA,
      "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() that might have already set an error? Error 803: system has unsupported display driver / cuda driver combination"),
-    ("cuda-ptx", FRAMEWORK, CAUSE, 92, "PTX JIT compiler library not found|PTX was compiled with an unsupported toolchain", r"PTX JIT compiler library not found|PTX was compiled with an unsupported toolchain", "the driver cannot compile a library's kernels", "update the driver, or use a build for an older CUDA", CUDA,
+    ("cuda-ptx", "environment", CAUSE, 92, "PTX JIT compiler library not found|PTX was compiled with an unsupported toolchain", r"PTX JIT compiler library not found|PTX was compiled with an unsupported toolchain", "the driver cannot compile a library's kernels", "update the driver, or use a build for an older CUDA", CUDA,
      "RuntimeError: CUDA error: the provided PTX was compiled with an unsupported toolchain."),
     ("cuda-forked", USER, CAUSE, 95, "Cannot re-initialize CUDA in forked subprocess", r"Cannot re-initialize CUDA in forked subprocess", "CUDA is used in a forked process", "start data loaders and processes by 'spawn' or 'forkserver', or keep CUDA out of them",
      "https://github.com/pytorch/pytorch: torch/cuda/__init__.py", "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method"),
@@ -130,7 +131,7 @@ _OWN: tuple[Row, ...] = (
      ":0:rocdevice.cpp :2984: 1234567 us: [pid:71234 tid:0x7f20] Callback: Queue 0x7f1c00000000 aborting with error : HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION: The agent attempted to access memory beyond the largest legal address. code: 0x29"),
     ("container-gpu", GPU, CAUSE, 90, "nvidia-container-cli:", r"nvidia-container-cli: (?:initialization|detection|device) error: ", "a container got no GPU from its node's driver", "see `nvidia-smi` on that node; drain it if that fails", "https://github.com/NVIDIA/libnvidia-container: src/cli/main.c",
      "nvidia-container-cli: initialization error: nvml error: driver not loaded: unknown"),
-    ("container-gpu-version", FRAMEWORK, CAUSE, 92, "nvidia-container-cli: requirement error", r"nvidia-container-cli: requirement error: unsatisfied condition: (?P<what>[^,]+)", "its image needs a newer driver ({what})", "update the driver on that node, or use an older image", "https://github.com/NVIDIA/libnvidia-container: src/cli/main.c",
+    ("container-gpu-version", "environment", CAUSE, 92, "nvidia-container-cli: requirement error", r"nvidia-container-cli: requirement error: unsatisfied condition: (?P<what>[^,]+)", "its image needs a newer driver ({what})", "update the driver on that node, or use an older image", "https://github.com/NVIDIA/libnvidia-container: src/cli/main.c",
      "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.4, please update your driver to a newer version"),
     ("neuron-hardware", GPU, CAUSE, 88, "NRT_EXEC_HW_ERR_HBM_UE|NRT_EXEC_HW_ERR_NC_UE|NRT_EXEC_HW_ERR_DMA_ABORT", r"NRT_EXEC_HW_ERR_(?:HBM_UE|NC_UE|DMA_ABORT)", "its Neuron device reported an error that was not corrected", "replace the instance, or reload the driver", "https://awsdocs-neuron.readthedocs-hosted.com/en/latest/neuron-runtime/nrt-troubleshoot.html",
      "2026-Nov-21 12:00:00.0000 812:812 ERROR  TDRV:exec_consume_infer_status_notifications  Received notification generated at runtime: failed to run infer, NRT_EXEC_HW_ERR_HBM_UE"),

@@ -40,7 +40,7 @@ RULES: tuple[Row, ...] = (
      "XlaRuntimeError: INTERNAL: CUDA error: Failed to enqueue async memcpy: CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error encountered"),
     ("xla-launch-failed", "gpu", SYMPTOM, 60, "CUDA_ERROR_LAUNCH_FAILED", r"CUDA_ERROR_LAUNCH_FAILED", "a kernel failed", "see the kernel log for an Xid", "https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html",
      "XlaRuntimeError: INTERNAL: CUDA error: CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure"),
-    ("xla-ptxas", "framework", CAUSE, 85, "ptxas returned an error|ptxas exited with non-zero|ptxas too old|get ptxas version", r"ptxas (?:returned an error|exited with non-zero|too old)|Couldn't get ptxas version", "XLA's assembler does not fit the driver or GPU", "install the CUDA packages that belong to this jaxlib", XLA + "xla/stream_executor/cuda/subprocess_compilation.cc",
+    ("xla-ptxas", "environment", CAUSE, 85, "ptxas returned an error|ptxas exited with non-zero|ptxas too old|get ptxas version", r"ptxas (?:returned an error|exited with non-zero|too old)|Couldn't get ptxas version", "XLA's assembler does not fit the driver or GPU", "install the CUDA packages that belong to this jaxlib", XLA + "xla/stream_executor/cuda/subprocess_compilation.cc",
      "XlaRuntimeError: INTERNAL: ptxas exited with non-zero error code 65280, output: ptxas fatal   : Value 'sm_120' is not defined"),
     ("jax-cudnn", "framework", CAUSE, 82, "DNN library initialization failed|Loaded runtime CuDNN library", r"DNN library initialization failed|Loaded runtime CuDNN library: \S+ but source was compiled with", "cuDNN does not fit, or found no memory", "install the version that jaxlib was built with", XLA + "xla/stream_executor/cuda/cuda_dnn.cc",
      "E1121 12:00:00.1 4711 cuda_dnn.cc:522] Loaded runtime CuDNN library: 8.9.4 but source was compiled with: 9.1.1."),
@@ -68,7 +68,7 @@ RULES: tuple[Row, ...] = (
      "/job:jax_worker/replica:0/task:3"),
     ("jax-nan", "data", CAUSE, 85, "FloatingPointError: invalid value", r"FloatingPointError: invalid value \((?:nan|inf)\) encountered in (?P<what>\S+)", "a value is no number any more, in {what}", "look at the data of that step, the learning rate, and what divides or takes logarithms", JAX + "jax/_src/dispatch.py",
      "FloatingPointError: invalid value (nan) encountered in jit(train_step)"),
-    ("xla-cubin", "framework", CAUSE, 86, "Failed to load in-memory CUBIN (compiled for a different GPU|CUDA_ERROR_NO_BINARY_FOR_GPU|CUDA_ERROR_UNSUPPORTED_PTX_VERSION", r"compiled for a different GPU|CUDA_ERROR_NO_BINARY_FOR_GPU|CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "XLA or one of its libraries was not built for this GPU or driver", "install the jaxlib and driver that belong together; clear the compilation cache", XLA + "xla/stream_executor/cuda/cuda_executor.cc",
+    ("xla-cubin", "environment", CAUSE, 86, "Failed to load in-memory CUBIN (compiled for a different GPU|CUDA_ERROR_NO_BINARY_FOR_GPU|CUDA_ERROR_UNSUPPORTED_PTX_VERSION", r"compiled for a different GPU|CUDA_ERROR_NO_BINARY_FOR_GPU|CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "XLA or one of its libraries was not built for this GPU or driver", "install the jaxlib and driver that belong together; clear the compilation cache", XLA + "xla/stream_executor/cuda/cuda_executor.cc",
      "XlaRuntimeError: INTERNAL: Failed to load in-memory CUBIN (compiled for a different GPU?).: CUDA_ERROR_INVALID_IMAGE: device kernel image is invalid"),
     ("jax-incarnation", "unknown", EFFECT, 50, "with a different incarnation", r"/task:(?P<peer_rank>\d+) (?:unexpectedly )?tried to connect with a different incarnation", "a task has started anew", "see what ended it before", TSL + "coordination_service.cc",
      "/job:jax_worker/replica:0/task:3 unexpectedly tried to connect with a different incarnation. It has likely restarted."),
@@ -81,3 +81,4 @@ RULES: tuple[Row, ...] = (
     ("tpu-unhealthy", "gpu", CAUSE, 85, "is not HEALTHY yet. Re-run when all TPUs are HEALTHY", r"is not HEALTHY yet\. Re-run when all TPUs are HEALTHY", "a TPU is not fit for use", "wait until it is repaired, or make it anew", "https://github.com/pytorch/xla: torch_xla/distributed/xla_dist.py",
      "RuntimeError: TPU node-v3-32 is not HEALTHY yet. Re-run when all TPUs are HEALTHY"),
 )
+ACTIONS = {"jax-cudnn": "stop"}
