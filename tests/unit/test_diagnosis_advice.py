@@ -20,7 +20,7 @@ SAID = {
 }
 CONTRADICTIONS = (
     (re.compile(r"(?i)\b(?:drain|take) (?:the|that) node|\bthe node out\b|replace the (?:node|instance)"), {Action.EXCLUDE}),
-    (re.compile(r"(?i)undefined symbol|\brebuild\b|\binstall\b|\bABI\b|a quota|update the driver"), {"stop", "exclude"}),
+    (re.compile(r"(?i)undefined symbol|\brebuild\b|\binstall\b|\bABI\b|update the driver"), {"stop", "exclude"}),
     (re.compile(r"(?i)\bretry\b|\btry again\b|a restart opens|start it again|it comes back"), {"restart", "exclude"}),
     (re.compile(r"(?i)fix the (?:script|line|command)|correct the"), {Action.STOP}),
 )

@@ -18,9 +18,13 @@ from holdfast.diagnosis.hangs.suspects import named
 from holdfast.diagnosis.hangs.waiting import waited_for
 from holdfast.diagnosis.places import Places, whom
 from holdfast.diagnosis.precedence import first, last_words
-from holdfast.diagnosis.tables import EFFECT, SYMPTOM
+from holdfast.diagnosis.tables import CAUSE, EFFECT, SYMPTOM
 
 ALL = 0.9  # The share of ranks that says the same where all are meant: some are ended before they can.
+
+UNSURE, UNSURE_CAUSE = 0.62, 0.5  # Below this the weighed signs do not make a class: it is unknown, with the likeliest ones.
+
+OF_NOBODY = (Class.FABRIC, Class.NODE_LOST, Class.PREEMPTED)  # Not what one rank has done, which is then waited for.
 
 MOST_QUOTES = 8
 
@@ -51,7 +55,7 @@ def attribute(evidence: Evidence) -> Finding:
     """What happened, to whom, why, and what to do."""
     places = Places(evidence)
     alive = [one for one in evidence.sightings if not one.recovered]
-    symptoms = [one for one in alive if one.rule.depth == SYMPTOM]
+    symptoms = _own_symptoms(alive)
     if causes := last_words(alive):
         return _finding(causes, places)
     if own := _known_end(symptoms, places):
@@ -65,6 +69,16 @@ def attribute(evidence: Evidence) -> Finding:
     if guilty := [end for end in evidence.ends if not end.innocent and end.exitcode]:
         return _of_end(min(guilty, key=lambda end: (not end.first, (end.exitcode or 0) > 0, end.line)), evidence)
     return _of_little(alive, places)
+
+
+def _own_symptoms(alive: Sequence[Sighting]) -> list[Sighting]:
+    """Those that do not follow from what their writer said before of others' failure, if there are some."""
+    begun: dict[tuple[str, int | None], int] = {}
+    for one in alive:
+        if one.rule.depth == EFFECT and one.rank is not None:
+            begun[one.source, one.rank] = min(one.line, begun.get((one.source, one.rank), one.line))
+    symptoms = [one for one in alive if one.rule.depth == SYMPTOM]
+    return [one for one in symptoms if one.line < begun.get((one.source, one.rank), one.line + 1)]
 
 
 def _known_end(symptoms: list[Sighting], places: Places) -> Finding | None:
@@ -118,12 +132,12 @@ def _finding(alike: Sequence[Sighting], places: Places) -> Finding:
     # Less sure where another class is as likely, or its writer went on.
     others = any(seen.rule.kind != one.rule.kind and seen.rule.confidence >= 0.7 for seen in same_depth)
     confidence = one.rule.confidence * (0.8 if others else 1.0) * (0.8 if one.recovered else 1.0)
-    rank = None if everywhere else places.rank(one)
+    rank = None if everywhere else _culprit(one, same_depth, places)
     node = "" if everywhere else one.node or (places.nodes.get(rank, "") if rank is not None else "")
     who = "all ranks" if everywhere else whom(rank, node)
-    says = one.rule.says.replace("{what}", one.what or "?")
+    kind, sentence = _said(one, who, confidence)
     return Finding(
-        kind=one.rule.kind,
+        kind=kind,
         rule=one.rule.name,
         confidence=round(confidence, 2),
         rank=rank,
@@ -131,10 +145,33 @@ def _finding(alike: Sequence[Sighting], places: Places) -> Finding:
         everywhere=everywhere,
         action=one.rule.action,
         advice=one.rule.advice,
-        sentence=f"{who}: {says}; {one.rule.advice}",
+        sentence=sentence,
+        likely=one.rule.likely,
         evidence=tuple(_quotes(one, evidence, rank)),
         effects=tuple(_effects(one, evidence)),
     )
+
+
+def _said(one: Sighting, who: str, confidence: float) -> tuple[Class, str]:
+    """Its class, and the sentence."""
+    says = one.rule.says.replace("{what}", one.what or "?")
+    if not one.rule.likely or confidence >= (UNSURE if one.rule.depth == SYMPTOM else UNSURE_CAUSE):
+        return one.rule.kind, f"{who}: {says}; {one.rule.advice}"
+    likely = ", ".join(f"{kind} {share:.0%}" for kind, share in one.rule.likely)
+    return Class.UNKNOWN, f"{who}: {says}; why is not known, likeliest are {likely}"
+
+
+def _culprit(one: Sighting, same_depth: Sequence[Sighting], places: Places) -> int | None:
+    """Whose it is; else whose another message of the same cause is, on the same node."""
+    if one.rule.depth == EFFECT:
+        return None if one.rank is None or one.peer or one.missing else places.rank(one)
+    alike = (seen for seen in same_depth if seen.rule.kind == one.rule.kind and seen.node == one.node)
+    found = next((rank for seen in (one, *alike) if (rank := places.rank(seen)) is not None), None)
+    if found is None and one.rule.depth == CAUSE and one.local is None and one.rule.kind not in OF_NOBODY:
+        # Of a line that names nobody: the rank that all others waited for has written it.
+        waited = waited_for(places.evidence)
+        return None if waited is None else waited.rank
+    return found
 
 
 def _of_end(end: End, evidence: Evidence) -> Finding:

@@ -10,14 +10,15 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
-from holdfast.core.job.finding import ADVISED, Action, Class
+from holdfast.core.job.finding import ADVISED, UNSURE, Action, Class
 from holdfast.core.value import Value, replace
-from holdfast.diagnosis.tables import CAUSE, EFFECT, SYMPTOM
+from holdfast.diagnosis.tables import CAUSE, EFFECT, MACHINE, SYMPTOM
 from holdfast.diagnosis.terms import Term, exceptions, kinds_of_lines, signs
 
 MOST = 0.92
 """No sum of signs is surer, unless one of them is: from 0.93 on a finding may end a job (`recovery.findings`)."""
 
+GUESS = 0.45  # No guess by words alone is surer.
 SURE = 0.62  # From this on a message says why.
 NEAR = 8  # Frames, from the innermost, that are looked at.
 OF_TERM = 1.6  # What a term speaks for its class, by what the exception's name does.
@@ -104,6 +105,21 @@ def judged(text: str, terms: Sequence[Term], frames: Sequence[Frame], *, is_rais
     return _likeliest(weights, known, causes) if weights else None
 
 
+def guessed(text: str) -> Judged | None:
+    """What a line that tells of a failure, and that nothing knows, is about by its words alone."""
+    if not is_failing(text):
+        return None
+    weights: dict[Class, float] = {}
+    for kind, weight in _of_words(text):
+        weights[kind] = weights.get(kind, 0.0) + weight
+    if not weights:
+        return None
+    found = _likeliest(weights, None, ())
+    said = f"its last words tell of it: {text.strip()[:120]}"
+    term = replace(found.term, name="words", depth=SYMPTOM, sure=min(found.term.sure, GUESS), says=said)
+    return Judged(term=replace(term, action=_advised(term.kind, SYMPTOM)), likely=found.likely)
+
+
 def is_failing(text: str) -> bool:
     """Whether a line that is no exception tells of a failure, by its words."""
     return any(one.search(text) for one in kinds_of_lines("fails")) and not _passes(text)
@@ -115,9 +131,9 @@ def _passes(text: str) -> bool:
 
 def _plain(text: str, terms: Sequence[Term]) -> Judged | None:
     """Of a line that is no exception only its terms tell."""
-    if _passes(text) or not terms:
-        return None
-    return Judged(term=max(terms, key=lambda term: (term.depth, term.sure)))
+    passes = _passes(text)
+    those = [term for term in terms if term.depth == MACHINE or not passes]
+    return None if not those else Judged(term=max(those, key=lambda term: (term.depth, term.sure)))
 
 
 def _exception_in(text: str) -> re.Match[str] | None:
@@ -154,7 +170,7 @@ def _weighed(
     if known is not None and known.depth > EFFECT:
         signs_of.append((known.kind, _logit(known.sure)))
     share = OF_WORDS if causes else 1.0
-    signs_of += [(kind, weight * share) for kind, weight in (*_of_words(words), *_of_frames(frames, words, name))]
+    signs_of += [(kind, weight * share) for kind, weight in (*_of_words(words), *_of_frames(frames, words, name, known))]
     for kind, weight in signs_of:
         weights[kind] = weights.get(kind, 0.0) + weight
     return weights
@@ -166,7 +182,7 @@ def _of_words(words: str) -> Iterator[tuple[Class, float]]:
             yield sign.kind, sign.weight
 
 
-def _of_frames(frames: Sequence[Frame], words: str, name: str) -> Iterator[tuple[Class, float]]:
+def _of_frames(frames: Sequence[Frame], words: str, name: str, known: Term | None) -> Iterator[tuple[Class, float]]:
     """What it did, and whose code raised it."""
     inner = frames[-NEAR:]
     shown = [f"{frame.path} {frame.function} {frame.source}" for frame in inner]
@@ -177,7 +193,7 @@ def _of_frames(frames: Sequence[Frame], words: str, name: str) -> Iterator[tuple
     if not outside:
         return
     caller = next((one for one in reversed(outside) if one != outside[-1]), "")
-    if not outside[-1]:
+    if not outside[-1] and (known is None or known.kind == Class.USER_CODE):
         yield Class.USER_CODE, USERS
     elif caller and name in _OF_CALLS and _OF_VERSIONS.search(words):
         yield Class.ENVIRONMENT, VERSIONS
@@ -198,12 +214,12 @@ def _likeliest(weights: dict[Class, float], known: Term | None, causes: Sequence
         return Judged(term=replace(max(of_cause, key=lambda term: term.sure), sure=sure), likely=likely)
     term = saying[0] if saying else replace(known or exceptions()["RuntimeError"], kind=kind, helps=HELPS[kind], depth=CAUSE)
     depth = CAUSE if term.depth == CAUSE and sure >= SURE else SYMPTOM
-    action = (term.action if saying else ADVISED[kind]) if depth == CAUSE else Action.RESTART
+    action = term.action if saying and depth == CAUSE else _advised(kind, depth)
     return Judged(term=replace(term, sure=sure, depth=depth, action=action), likely=likely)
 
 
 def _advised(kind: Class, depth: int) -> Action:
-    return ADVISED[kind] if depth >= CAUSE else Action.RESTART
+    return (Action.RESTART, UNSURE[kind], ADVISED[kind], ADVISED[kind])[depth]
 
 
 def _logit(sure: float) -> float:

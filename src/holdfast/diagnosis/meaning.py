@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from holdfast.diagnosis.judgement import CARRIER, Frame, Judged, is_failing, judged
+from holdfast.diagnosis.judgement import CARRIER, Frame, Judged, guessed, is_failing, judged
 from holdfast.diagnosis.rule import Rule, Rules
 from holdfast.diagnosis.tables import EFFECT, MACHINE
 from holdfast.diagnosis.terms import Term, terms
@@ -48,6 +48,11 @@ class Meanings:
             return known
         means = judged(text, said, frames, is_raised=is_raised)
         return known if means is None or not _counts(means, text, known, is_raised=is_raised) else _as_rule(means, text)
+
+    def guess(self, text: str) -> Meaning | None:
+        """What a line that nothing knows may mean, by its words."""
+        means = guessed(text)
+        return None if means is None else _as_rule(means, text)
 
     def _handed_on(self, text: str, inside: list[str], frames: Sequence[Frame]) -> Meaning | None:
         """What another one's message means that the line hands on, if it says why."""

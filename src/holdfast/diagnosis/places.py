@@ -74,7 +74,7 @@ class Places:
         named = {*self.nodes.values(), *(end.node for end in ends)}
         # Of what its kernel says of a GPU: ranks may know that host by its address only.
         at = "" if one.rule.kind == Class.GPU and one.node not in named else one.node
-        here = [end for end in ends if end.rank is not None and not end.innocent and at in ("", end.node)]
+        here = [end for end in ends if end.rank is not None and not end.innocent and (at in ("", end.node) or not end.node)]
         if one.rule.kind == Class.OOM_HOST:
             return _only_one([end for end in here if end.exitcode in (-9, -7)])
         complaints = self._complaints(one, at)

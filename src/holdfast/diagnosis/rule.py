@@ -16,9 +16,9 @@ from typing import Any
 
 from holdfast.core.config.grammar import did_you_mean
 from holdfast.core.errors import UsageError
-from holdfast.core.job.finding import ACTIONS, ADVISED, CLASSES, Action, Class
+from holdfast.core.job.finding import ACTIONS, ADVISED, CLASSES, UNSURE, Action, Class
 from holdfast.core.value import Value, to_plain
-from holdfast.diagnosis.tables import CAUSE, DEPTHS, Row
+from holdfast.diagnosis.tables import CAUSE, DEPTHS, EFFECT, Row
 from holdfast.telemetry.record.state_dir import homes
 
 TABLES = ("gpu", "nccl", "host", "scheduler", "torch", "jax", "python")
@@ -101,7 +101,8 @@ def _of_row(row: Row, actions: Mapping[str, str]) -> Rule:
     said: dict[str, Any] = dict(zip(COLUMNS, row))
     kind, name = Class(said["kind"]), said["name"]
     of_class = Action.EXCLUDE if "drain the node" in said["advice"] else ADVISED[kind]
-    action = Action(actions[name]) if name in actions else of_class if said["depth"] >= CAUSE else Action.RESTART
+    unsure = UNSURE[kind] if said["depth"] > EFFECT else Action.RESTART
+    action = Action(actions[name]) if name in actions else of_class if said["depth"] >= CAUSE else unsure
     known = {"kind": kind, "confidence": said["confidence"] / 100, "words": tuple(said["words"].split("|")), "action": action}
     return Rule(**said | known)
 

@@ -12,7 +12,7 @@ import os
 import re
 from functools import cache
 
-from holdfast.core.job.finding import ADVISED, Action, Class
+from holdfast.core.job.finding import ADVISED, UNSURE, Action, Class
 from holdfast.core.value import Value
 from holdfast.diagnosis.tables import DEPTHS
 
@@ -106,7 +106,8 @@ def _term(columns: list[str], source: str, carrier: str) -> Term:
     if carried:
         patterns.append(f"{carrier}.{{0,160}}?(?:{'|'.join(map(_spelled, carried))})")
     of_class = Class(kind)
-    advised = Action(action[0]) if action else ADVISED[of_class] if DEPTHS.index(depth) >= 2 else Action.RESTART
+    of_depth = (Action.RESTART, UNSURE[of_class], ADVISED[of_class], ADVISED[of_class])[DEPTHS.index(depth)]
+    advised = Action(action[0]) if action else of_depth
     return Term(
         name=name, kind=of_class, sure=int(sure) / 100, depth=DEPTHS.index(depth), pattern="|".join(patterns), says=says,
         spellings=tuple(one.removeprefix("!") for one in spellings), helps=helps, action=advised, source=source,

@@ -105,7 +105,7 @@ class Restarts(Section, mixin=True):
     exclude_after: int = ours("--exclude-after", whole(0), "3",
         "exclude a node whose workers failed first N times (within --restart-period), if a spare can replace it; 0: never")
     on_finding: str = ours("--on-finding CLASS=ACTION", TEXT, None,
-        "what Holdfast does about a finding of this class: CLASS=ACTION,… with stop, exclude, restart or ignore; none: "
+        "what Holdfast does about a finding of this class: CLASS=ACTION,… with stop, exclude, restart, ask or ignore; none: "
         "findings change no decision")
     """Empty: as advised (`recovery.findings.overrides`)."""
     readmit_after_s: float | None = ours("--readmit-after", optional(SOME_SECONDS), None,

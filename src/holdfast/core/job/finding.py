@@ -33,6 +33,7 @@ class Action(StrEnum):
     STOP = "stop"
     EXCLUDE = "exclude"
     RESTART = "restart"
+    ASK = "ask"
     IGNORE = "ignore"
 
 
@@ -40,26 +41,30 @@ ACTIONS = {
     Action.STOP: "do not try again: it would fail the same way",
     Action.EXCLUDE: "restart without that node, if another can take its place",
     Action.RESTART: "restart: it may pass",
+    Action.ASK: "have a person look at it: a restart may not help (where nobody does, restart)",
     Action.IGNORE: "as if nothing had been found",
 }
 """What each action means."""
 
 _CLASSES = {
-    Class.USER_CODE: ("the script, or how it was called", Action.STOP),
-    Class.DATA: ("the training data, or a checkpoint's content", Action.STOP),
-    Class.FRAMEWORK: ("torch, JAX, NCCL or another library has failed within", Action.RESTART),
-    Class.ENVIRONMENT: ("what is installed is missing, broken, or of versions that do not fit together", Action.STOP),
-    Class.OOM_HOST: ("the host's memory (or a container's, or /dev/shm) was used up", Action.RESTART),
-    Class.OOM_GPU: ("a GPU's memory was used up", Action.RESTART),
-    Class.GPU: ("a GPU, its driver or its link is broken", Action.EXCLUDE),
-    Class.FABRIC: ("NVLink, a network card, a cable, a switch or the network between nodes", Action.RESTART),
-    Class.STORAGE: ("a disk or a file system", Action.RESTART),
-    Class.NODE_LOST: ("a whole node went away", Action.RESTART),
-    Class.PREEMPTED: ("the scheduler, or the nodes' owner, ended it on purpose", Action.RESTART),
-    Class.UNKNOWN: ("cause unknown", Action.RESTART),
+    Class.USER_CODE: ("the script, or how it was called", Action.STOP, Action.ASK),
+    Class.DATA: ("the training data, or a checkpoint's content", Action.STOP, Action.ASK),
+    Class.FRAMEWORK: ("torch, JAX, NCCL or another library has failed within", Action.ASK, Action.ASK),
+    Class.ENVIRONMENT: ("what is installed is missing, broken, or of versions that do not fit", Action.STOP, Action.ASK),
+    Class.OOM_HOST: ("the host's memory (or a container's, or /dev/shm) was used up", Action.RESTART, Action.RESTART),
+    Class.OOM_GPU: ("a GPU's memory was used up", Action.RESTART, Action.RESTART),
+    Class.GPU: ("a GPU, its driver or its link is broken", Action.EXCLUDE, Action.ASK),
+    Class.FABRIC: ("NVLink, a network card, a cable, a switch or the network between nodes", Action.RESTART, Action.ASK),
+    Class.STORAGE: ("a disk or a file system", Action.RESTART, Action.ASK),
+    Class.NODE_LOST: ("a whole node went away", Action.RESTART, Action.RESTART),
+    Class.PREEMPTED: ("the scheduler, or the nodes' owner, ended it on purpose", Action.RESTART, Action.RESTART),
+    Class.UNKNOWN: ("cause unknown", Action.RESTART, Action.RESTART),
 }
-CLASSES = {kind: meaning for kind, (meaning, _) in _CLASSES.items()}  # What each class means.
-ADVISED = {kind: action for kind, (_, action) in _CLASSES.items()}  # Where a rule says nothing else.
+CLASSES = {kind: meaning for kind, (meaning, _, _) in _CLASSES.items()}  # What each class means.
+ADVISED = {kind: action for kind, (_, action, _) in _CLASSES.items()}
+"""What is advised about a cause of each class, where a rule or term says nothing else."""
+
+UNSURE = {kind: action for kind, (_, _, action) in _CLASSES.items()}  # And where it is known that it failed, not why.
 
 SURE = 0.9  # From this confidence on a finding may change what becomes of a job.
 

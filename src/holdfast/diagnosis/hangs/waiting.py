@@ -18,7 +18,7 @@ from holdfast.diagnosis.tables import EFFECT
 
 def waited_for(evidence: Evidence) -> Finding | None:
     """Whom the ranks waited for. None: nobody says, or other signs are better."""
-    stuck = {one.rank: one for one in evidence.sightings if one.seq is not None and one.rank is not None}
+    stuck = {one.rank: one for one in evidence.sightings if (one.seq is not None or one.op) and one.rank is not None}
     if len(stuck) >= 2 and (found := _by_number(stuck, evidence)) is not None:
         return found
     if (found := _by_name(evidence)) is not None:
@@ -28,13 +28,13 @@ def waited_for(evidence: Evidence) -> Finding | None:
 
 def _by_number(stuck: dict[int, Sighting], evidence: Evidence) -> Finding | None:
     those = list(stuck.values())
-    everybody = _everybody(evidence)
+    everybody = _with_gaps(_everybody(evidence))
     places = Counter((one.seq or 0, one.op) for one in those)
     (seq, op), _ = places.most_common(1)[0]
     behind = sorted(rank for rank, one in stuck.items() if (one.seq or 0) < seq)
     elsewhere = sorted(rank for rank, one in stuck.items() if one.seq == seq and one.op != op)
     silent = sorted(everybody - stuck.keys())
-    which = f"{op} number {seq}"
+    which = f"{op} number {seq}" if seq else op or "a collective"
     if are_few(elsewhere, len(everybody)):
         one = stuck[elsewhere[0]]
         says = f"called {one.op} where the others called {which}"
@@ -57,6 +57,14 @@ def _with_first(one: Sighting, those: Sequence[Sighting]) -> list[Sighting]:
 
 def _everybody(evidence: Evidence) -> set[int]:
     return {*evidence.ranks, *range(evidence.world_size or 0)}
+
+
+def _with_gaps(ranks: set[int]) -> set[int]:
+    """And those between them, and below them on their nodes, of whom nothing is heard."""
+    if not ranks:
+        return ranks
+    of_nodes = 1 << (len(ranks) - 1).bit_length()
+    return set(range(min(ranks) // of_nodes * of_nodes, max(ranks) + 1))
 
 
 def _by_name(evidence: Evidence) -> Finding | None:

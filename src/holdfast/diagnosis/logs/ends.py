@@ -22,6 +22,7 @@ WORDS = (
     "Root Cause (first observed failure)", "Other Failures:", "host      :", "rank      :", "exitcode  :",
     "failed (exitcode:", "srun: error: ", " was killed by SIG", " exited with code ", " noticed that process rank ",
     " died from signal ", "Process name: [", "Exit code:  ", "Exit Code:  ", " exits with return code = ", ") world_rank=",
+    " with exit code ",
 )  # fmt: skip
 """One of these is in every line that is read here."""
 
@@ -44,6 +45,7 @@ _ENDS = (
     re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)"),
     _MPI,
     re.compile(r"^(?P<node>\S+): rank (?P<rank>\d+) (?:exited with code (?P<status>\d+)|died from signal (?P<signal>\d+))"),
+    re.compile(r"\b[Rr]ank (?P<rank>\d+) (?:crashed|exited|died|failed|terminated) with exit code (?P<code>-?\d+)"),
     re.compile(r"'--local_rank=(?P<local>\d+)'.* exits with return code = (?P<code>-?\d+)"),
     re.compile(
         r"rank (?P<rank>\d+) \(local (?P<local>\d+)\) on (?P<node>\S+) "

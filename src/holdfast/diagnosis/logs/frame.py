@@ -23,6 +23,7 @@ MOST = 1500  # Lines of a sample that are looked at.
 ALIKE = 8  # Some so many lines are looked at of those that differ by numbers only.
 SHARE = 0.97  # So many of them have a column, if it is one.
 COLUMNS = 10
+LEAST_PODS = 16  # So few pods, of which some may be silent, have numbers below this.
 OWN = 0.5  # Of so many lines a launcher's own mark is left to `prefix`.
 LONGEST = 160  # Letters of one column.
 
@@ -58,6 +59,7 @@ class Frame(Value):
     columns: tuple[Column, ...] = ()
     is_json: bool = False  # Each line is a JSON object, in which the text stands under one of `TEXT_KEYS`.
     ranks: Mapping[str, int] = {}  # Of writers whose rank is known.
+    pids: Mapping[tuple[str, int], int] = {}  # Of processes, by node and pid, whose lines elsewhere name their rank.
     ordinal: int | None = 0  # What to add to a pod's number to have its rank. None: it says nothing of ranks.
     alone: bool = True  # No two writers are told apart by a column.
 
@@ -280,11 +282,14 @@ def _pattern(tokens: Sequence[re.Match[str]]) -> str:
 
 def _told(frame: Frame, plain: Sequence[str], speaker: Speaker) -> Frame:
     """The same, with what its lines tell of which writer is which rank."""
-    blank = replace(frame, ordinal=0)
+    blank = replace(frame, ordinal=None)
     said: dict[str, set[int]] = {}
+    pids: dict[tuple[str, int], set[int]] = {}
     several, pods = False, set()
     for line in plain[:MOST]:
         who, text = blank.split(line, Speaker())
+        if who.pid is not None and who.rank is not None:
+            pids.setdefault((who.node, who.pid), set()).add(who.rank)
         writer, _, inner = who.mark.rpartition("\0")
         pod = writer or who.pod
         if not pod:
@@ -299,7 +304,12 @@ def _told(frame: Frame, plain: Sequence[str], speaker: Speaker) -> Frame:
     named = {
         pod: int(found[1]) for pod in pods if (found := _RANKED.search(pod) or _ONLY_DIGITS.match(pod.strip("[]()<>{}:| ")))
     }
-    return replace(frame, ranks=_known(only if one_each else {}, named, pods), ordinal=_ordinal(pods, only, one_each, several))
+    return replace(
+        frame,
+        ranks=_known(only if one_each else {}, named, pods),
+        ordinal=_ordinal(pods, only, one_each, several),
+        pids={pid: next(iter(ranks)) for pid, ranks in pids.items() if len(ranks) == 1},
+    )
 
 
 def _known(only: dict[str, int], named: dict[str, int], pods: set[str]) -> dict[str, int]:
@@ -313,6 +323,9 @@ def _ordinal(pods: set[str], only: dict[str, int], one_each: bool, several: bool
     """What makes a rank of a pod's number."""
     if several or not one_each:
         return None
+    numbers = [number for pod in pods if (number := index(pod)) is not None]
+    if numbers and max(numbers) >= max(LEAST_PODS, 2 * len(pods)):
+        return None  # such numbers are hosts' names
     shifts = {rank - number for pod, rank in only.items() if not _LEAD.search(pod) and (number := index(pod)) is not None}
     if len(shifts) > 1:
         return None

@@ -35,11 +35,11 @@ class Speaker(Process):
 quicken(Speaker)  # one for each line of a flood
 
 COLOUR = re.compile(r"\x1b\[[0-9;:?]*[A-Za-z]")
-_RANK = re.compile(r"\[(?:PG [^\]]*)?[Rr]ank ?(?P<rank>\d+)\]:? ?")
+_RANK = re.compile(r"\[(?:PG [^\]]*)?[Rr]ank[ =]?(?P<rank>\d+)\]:? ?(?:\|\| ?)?")
 _LABEL = re.compile(r" *(?P<rank>\d+): ")
 _TEE = re.compile(r"\[[A-Za-z_][\w-]*?(?P<local>\d+)\]: ?")
 _PLACE = re.compile(r"\[(?P<local>\d{1,3})\]: ?")
-_MPI = re.compile(r"\[(?:[\w.-]+@)?\d+,(?P<rank>\d+)\]<std(?:out|err|diag)>: ?")
+_MPI = re.compile(r"\[(?:[\w.-]+@)?\d+,(?:mpirank:)?(?P<rank>\d+)(?:,[\w.-]+)?\]<std(?:out|err|diag)>: ?")
 _RAY = re.compile(r"\((?:[\w.<>:-]+ )?pid=(?P<pid>\d+)(?:, ip=(?P<node>[\w.:-]+))?\) ")
 _TORCHX = re.compile(r"(?P<node>[a-z][\w.]*/\d+) (?=\[|[A-Z ]|[\w.]+(?:Error|Exception)\b)")
 _NCCL = re.compile(r"(?P<node>[A-Za-z0-9][\w.-]*):(?P<pid>\d+):\d+ \[(?P<local>\d+)\] ")
@@ -118,10 +118,20 @@ def split(line: str, speaker: Speaker) -> tuple[Speaker, str]:
         if end == start:
             break
         start = end
+    if not said.keys() & {"rank", "local"} and (found := _far(text, start)) is not None:
+        start = _take(found, said)
     if not start:
         return speaker if not speaker.mark else replace(speaker, mark=""), text
     said["mark"] = text[: said.pop("until", 0)]
     return replace(speaker, **said), text[start:]
+
+
+def _far(text: str, start: int) -> re.Match[str] | None:
+    """A rank's own mark behind what nobody knows: columns of a collector that are none of those above."""
+    at = text.find("[rank", start, start + FAR)
+    if at <= start or len(text[start:at].split()) > MOST_COLUMNS or ": " in text[start:at]:
+        return None
+    return _FAR_RANK.match(text, at)
 
 
 def seconds(text: str) -> float | None:
@@ -170,7 +180,10 @@ _ANYWHERE = (
 )
 """Prefixes that may follow one another; the first that matches counts."""
 
-_WRITERS = (_RANK, _LABEL, _MPI, _RAY, _TEE, _POD, _HOST, _TORCHX, _PLACE)  # Prefixes that name the line's writer.
+FAR, MOST_COLUMNS = 120, 4
+_FAR_RANK = re.compile(r"\[rank[ =]?(?P<rank>\d+)\]:? ?(?:\|\| ?)?(?:\[[IWEF]\d* ?[^\]]*\] )?")
+
+_WRITERS = (_FAR_RANK, _RANK, _LABEL, _MPI, _RAY, _TEE, _POD, _HOST, _TORCHX, _PLACE)  # Prefixes that name the line's writer.
 
 
 def _take(found: re.Match[str], said: Said) -> int:

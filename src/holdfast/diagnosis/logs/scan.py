@@ -41,9 +41,13 @@ _DESCRIBED = re.compile(r"^(Name|Node):\s+([\w.-]+)")
 _OBJECT = re.compile(r"\b[Pp]od(?:/| [\w-]+/)([a-z0-9][\w.-]*)")
 """The pod of a Kubernetes event: `Warning  NodeNotReady  pod/train-worker-3  …`, `… Pod train/worker-3`."""
 
+_NAMED = re.compile(r"(?i)(?<!local )(?<!local_)\b(?:global[_ ])?rank[ =:#]+(\d{1,5})\b")
+"""A rank that a message names: `Rank 11: found NaN in …`."""
+
 _RECORD = re.compile(r"\b(?:ERROR|CRITICAL)\b")
 """In a program's log line that tells of an error; after any other line a traceback stands by chance."""
 
+LAST = 200  # Lines of a log's end that are looked at, where nothing in it is known.
 FRAMES = 300  # Lines, others' included, that a traceback may have.
 _FRAME = re.compile(r'  File "([^"]*)", line \d+(?:, in (.*))?')
 
@@ -83,7 +87,8 @@ class Log:
         ):
             speaker = self._described(text, number, speaker)
         elif speaker.rank is None and speaker.pid is not None:
-            speaker = replace(speaker, rank=self.box.pids.get((speaker.node, speaker.pid)))
+            process = speaker.node, speaker.pid
+            speaker = replace(speaker, rank=self.box.pids.get(process, self.frame.pids.get(process)))
         return speaker, text
 
     def _described(self, text: str, number: int, speaker: Speaker) -> Speaker:
@@ -146,11 +151,13 @@ class Scanner:
         try:
             size = os.fstat(fd).st_size
             start = max(0, size - most_bytes) if most_bytes is not None else 0
-            log.look_at(_sample(fd, start, size))
+            sample = _sample(fd, start, size)
+            log.look_at(sample)
             for offset, block in _blocks(fd, start):
                 self.block(log, block, offset)
             begin = min((one.offset for one in log.sightings.values() if one.rule.depth > EFFECT), default=None)
             log.look_on(b"" if begin is None else os.pread(fd, SEARCHED, begin), begin or 0)
+            self._guess(log, sample)
         finally:
             os.close(fd)
         return log
@@ -159,10 +166,30 @@ class Scanner:
         """Read what is in memory."""
         log = Log(source, speaker or Speaker())
         whole = text.encode("utf-8", "replace")
-        log.look_at(whole if len(whole) <= 2 * SAMPLE else b"\n".join((whole[:SAMPLE], whole[-SAMPLE:])))
+        sample = whole if len(whole) <= 2 * SAMPLE else b"\n".join((whole[:SAMPLE], whole[-SAMPLE:]))
+        log.look_at(sample)
         self.block(log, whole, 0)
         log.look_on(whole, 0)
+        self._guess(log, sample)
         return log
+
+    def _guess(self, log: Log, sample: bytes) -> None:
+        """Where nothing in the log is known, take what its last lines tell by their words."""
+        if log.ends or log.sightings:
+            return
+        best: tuple[float, Sighting] | None = None
+        lines = sample.rstrip(b"\n").split(b"\n")[-LAST:]
+        for number, line in enumerate(lines, log.lines - len(lines) + 1):
+            speaker, text = log.frame.split(_decoded(line), log.speaker)
+            if (found := self.meanings.guess(text)) is not None:
+                rule, match = found
+                said = {name: value for name, value in match.groupdict().items() if value is not None}
+                meant = _meant(rule, said, text, speaker)
+                seen = _sighting(rule, said, meant, text, log.source, max(1, number), 0, logged=False)
+                if best is None or rule.confidence > best[0]:
+                    best = rule.confidence, seen
+        if best is not None:
+            log.sightings["words",] = best[1]
 
     def block(self, log: Log, block: bytes, offset: int) -> None:
         """Read whole lines, which begin `offset` bytes after the file's beginning."""
@@ -282,6 +309,8 @@ def _meant(rule: Rule, said: Mapping[str, str], text: str, speaker: Speaker) -> 
     rank = int(said["rank"]) if said.get("rank", "").isdigit() else speaker.rank
     if rank is None and rule.depth > EFFECT and (pod := _OBJECT.search(text)) is not None:
         rank = index(pod[1].rstrip("."))
+    if rank is None and speaker.local is None and rule.depth > EFFECT and len(named := set(_NAMED.findall(text))) == 1:
+        rank = int(named.pop())
     local = int(said["local"]) if "local" in said else speaker.local
     pid = int(said["pid"]) if said.get("pid", "").isdigit() else speaker.pid
     return replace(speaker, rank=rank, local=local, node=said.get("node", speaker.node), pid=pid)

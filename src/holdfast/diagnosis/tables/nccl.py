@@ -13,8 +13,8 @@ FIRST = "see the rank that failed first, or never came"
 LINK = "check that node's network card, cable and switch port (ibstat, link error counters)"
 
 RULES: tuple[Row, ...] = (
-    ("nccl-watchdog-timeout", FABRIC, EFFECT, 45, "Watchdog caught collective operation timeout",
-     r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+)",
+    ("nccl-watchdog-timeout", "unknown", EFFECT, 45, "Watchdog caught collective operation timeout",
+     r"(?:\[Rank (?P<rank>\d+)\] )?Watchdog caught collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)",
      "a collective did not end in time", FIRST, C10D + "ProcessGroupNCCL.cpp",
      "[rank3]:[E1121 12:00:00.123456789 ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4711, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600021 milliseconds before timing out."),
     ("nccl-flight-mismatch", USER, CAUSE, 80, "last enqueued work|last enqueued NCCL work", r"Not all ranks joining the same collective",

@@ -1,0 +1,75 @@
+"""A message that no rule knows is judged by its terms, its exception and what raised it; and ranks by what they do not say."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.job.finding import Finding
+from holdfast.diagnosis.attribute import attribute
+from holdfast.diagnosis.gather import of_text
+from holdfast.diagnosis.rule import load
+
+RULES = load()
+
+
+def judged(*lines: str) -> Finding:
+    return attribute(of_text("\n".join(lines), RULES))
+
+
+def raised(path: str, last: str, source: str = "x = f(y)") -> list[str]:
+    return ["Traceback (most recent call last):", f'  File "{path}", line 7, in f', f"    {source}", last]
+
+
+LIBRARY = "/opt/venv/lib/python3.11/site-packages"
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind"),
+    [
+        (raised("/srv/job/train.py", "mylib.core.ShardChecksumMismatch: crc of shard 17 differs"), "data"),
+        (raised("/srv/job/train.py", "OSError: [Errno 116] Stale file handle: '/mnt/a'"), "storage"),
+        (raised(f"{LIBRARY}/flash_attn/x.py", "RuntimeError: x.so: undefined symbol: _ZN3c104"), "environment"),
+        (raised("/srv/job/train.py", "acme.PreemptedByOwner: the slice goes away"), "preempted"),
+        (["[rank2]: what():  CUDA error: uncorrectable ECC error encountered"], "gpu"),
+        (["[rank2]: Process group watchdog thread terminated with exception: CUDA error: unspecified launch failure"], "gpu"),
+        (["srun: error: n7: task 3: Illegal instruction (core dumped)"], "environment"),
+    ],
+)
+def test_what_a_message_says_is_known_without_a_rule_for_it(lines: list[str], kind: str) -> None:
+    assert judged(*lines).kind == kind
+
+
+def test_what_signs_do_not_tell_is_unknown_with_the_likeliest_classes() -> None:
+    found = judged(*raised(f"{LIBRARY}/acme/core.py", "RuntimeError: step 7 was not what was to come"))
+    assert found.kind == "unknown" and found.action == "ask" and len(found.likely) >= 1 and "likeliest" in found.sentence
+
+
+def test_one_library_that_calls_another_one_wrongly_is_of_another_version() -> None:
+    frames = [f'  File "{LIBRARY}/{name}/x.py", line 3, in f' for name in ("accelerate", "transformers")]
+    last = "TypeError: f() got an unexpected keyword argument 'dispatch_batches'"
+    assert judged("Traceback (most recent call last):", *frames, last).likely[0][0] in ("environment", "user-code")
+
+
+def timeout(rank: int, number: str = "SeqNum=9, ") -> str:
+    told = f"Watchdog caught collective operation timeout: WorkNCCL({number}OpType=ALLREDUCE, Timeout(ms)=600000)"
+    return f"[E ProcessGroupNCCL.cpp:587] [Rank {rank}] {told}"
+
+
+@pytest.mark.parametrize("number", ["SeqNum=9, ", ""])
+def test_the_rank_of_which_nothing_is_heard_is_the_one_that_was_waited_for(number: str) -> None:
+    ends = "terminate called after throwing an instance of 'x'"
+    found = judged(*(timeout(rank, number) for rank in range(8) if rank != 2), ends)
+    assert (found.kind, found.rank) == ("unknown", 2)
+    assert judged(*(timeout(rank, number) for rank in (1, 2, 3))).rank == 0
+    assert judged(*(timeout(rank, number) for rank in range(8, 16))).kind == "fabric", "of a node's log all came"
+
+
+def test_an_error_that_names_nobody_is_that_of_the_rank_that_was_waited_for() -> None:
+    last = "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 564.00 MiB."
+    assert judged(*raised("/srv/job/train.py", last), *(timeout(rank) for rank in (0, 2, 3))).rank == 1
+
+
+def test_a_crash_after_others_were_waited_for_is_no_cause() -> None:
+    told = "ncclRemoteError: A call failed", "Fatal Python error: Aborted"
+    lines = [f"[rank{rank}]: {text}" for rank in (0, 1) for text in told]
+    assert judged(*lines, "[rank2]: Segmentation fault").rank == 2
