@@ -12,7 +12,10 @@ from kit.neighbours import NOBODY, beside
 from kit.ports import port_of
 
 from holdfast.core.errors import UsageError
+from holdfast.elastic.multiprocessing.subprocess_handler.subprocess_handler import SubprocessHandler
+from holdfast.integrations.etcd.client import access
 from holdfast.runtime.process.process import children_of
+from holdfast.runtime.secrets import VARIABLES
 from holdfast.telemetry.record import state_dir
 
 TAKES_THE_MARK = """
@@ -148,3 +151,72 @@ def test_what_others_could_have_put_into_a_state_directory_is_not_used(tmp_path)
     job = state_dir.open_job(str(jobs.parent), "train", "n1")
     job.close()
     assert not open_to_others(jobs)
+
+
+SHOWS_ITS_ENVIRONMENT = """
+import os, time
+print("|".join(name for name, value in os.environ.items() if "hush" in value), "end", flush=True)
+if os.environ.get("HOLDFAST_ROUND") == "1":
+    os._exit(3)
+"""
+
+SECRETS = {variable.decode(): "hush-" + "h" * 32 for variable in VARIABLES}
+
+
+@pytest.mark.parametrize("warm", [("off",), (1, "--warm-mode", "spawn"), (1, "--warm-mode", "fork")], ids=str)
+def test_no_worker_has_a_secret_of_ours_in_its_environment(holdfast, script, warm):
+    more = "--max-restarts", 1, "--backoff", 0, "--warm-spares", *warm
+    ran = holdfast.run("run", *more, script(SHOWS_ITS_ENVIRONMENT), env=SECRETS)
+    assert ran.returncode == 0 and ran.stdout.count(" end") == 2 and "HOLDFAST" not in ran.stdout, ran.output
+
+
+def test_nor_has_what_watches_over_the_job_or_checks_its_node(holdfast, script, tmp_path, wait_until):
+    check = tmp_path / "check.sh"
+    check.write_text("#!/bin/sh\nenv >" + str(tmp_path / "seen") + "\n")
+    check.chmod(0o755)
+    waits = script("import time; print('up'); time.sleep(300)")
+    job = holdfast.start("run", "--check-before", f"command={check}", waits, env=SECRETS)
+    wait_until(lambda: "up" in job.stdout)
+    (agent,) = [event["pid"] for event in wait_until(lambda: holdfast.events("AgentStarted"))]
+    (watch,) = wait_until(lambda: [pid for pid in children_of(job.pid) if pid != agent])
+    assert "hush" not in Path(f"/proc/{watch}/environ").read_text()
+    assert "PATH" in (tmp_path / "seen").read_text() and "hush" not in (tmp_path / "seen").read_text()
+
+
+def test_nor_has_a_worker_of_torch_elastic_s_names(monkeypatch, tmp_path):
+    for variable, secret in SECRETS.items():
+        monkeypatch.setenv(variable, secret)
+    handler = SubprocessHandler("env", (), {"RANK": "0"}, str(tmp_path / "seen"), None, 0)
+    assert handler.proc.wait() == 0
+    assert "RANK=0" in (tmp_path / "seen").read_text() and "hush" not in (tmp_path / "seen").read_text()
+
+
+def test_what_a_supervisor_is_told_in_files_is_on_no_command_line(holdfast, tmp_path, wait_until):
+    hush, state = "hush" * 8, tmp_path / "fleet"
+    (tmp_path / "urls").write_text(f"# of chat\nhttp://127.0.0.1:9/{hush}\n")
+    (tmp_path / "headers").write_text(f"authorization=Bearer {hush}\n")
+    where = "--listen", "127.0.0.1:0", "--http", "off", "--state", state
+    told = "--webhook-file", tmp_path / "urls", "--otlp", "http://127.0.0.1:9", "--otlp-headers-file", tmp_path / "headers"
+    running = holdfast.start("supervisor", *where, *told)
+    port_of(running)
+    (notify,) = wait_until(lambda: children_of(running.pid))
+    lines = [wait_until(Path(f"/proc/{pid}/cmdline").read_text) for pid in (running.pid, notify)]
+    wait_until(lambda: "notify" in Path(f"/proc/{notify}/cmdline").read_text())
+    assert not any("hush" in line for line in lines) and "command line" not in running.stderr
+    assert not open_to_others(state)
+
+
+def test_a_url_that_is_a_secret_is_passed_on_in_a_file_and_warned_of(holdfast, tmp_path, wait_until):
+    where = "--listen", "127.0.0.1:0", "--http", "off", "--state", tmp_path / "fleet"
+    running = holdfast.start("supervisor", *where, "--webhook", f"http://127.0.0.1:9/{'hush' * 8}")
+    port_of(running)
+    (notify,) = wait_until(lambda: children_of(running.pid))
+    wait_until(lambda: "notify" in Path(f"/proc/{notify}/cmdline").read_text())
+    assert "hush" not in Path(f"/proc/{notify}/cmdline").read_text()
+    assert "everybody on this host sees command lines" in running.stderr and "--webhook-file" in running.stderr
+
+
+def test_etcd_s_password_is_read_from_a_file_and_one_on_the_command_line_is_warned_of(tmp_path):
+    (tmp_path / "password").write_text("hush\n")
+    given = access({"user": "me", "password_file": str(tmp_path / "password")}, "--rdzv-conf")
+    assert given["password"] == "hush" and "password_file" not in given

@@ -10,9 +10,6 @@ from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import UsageError
 from holdfast.runtime import secrets
 
-VARIABLES = (b"HOLDFAST_TOKEN", b"HOLDFAST_SUPERVISOR_TOKEN", b"HOLDFAST_ATTRIBUTION_TOKEN")
-"""Those that may hold a secret of ours."""
-
 
 def job_token(config: RunConfig) -> bytes:
     """The job's secret; empty: it has none. Raises UsageError."""
@@ -33,5 +30,5 @@ def supervisor_token(config: RunConfig) -> bytes:
 
 def forget_others() -> None:
     """Take secrets that this agent has no use for out of the environment."""
-    for variable in VARIABLES:
+    for variable in secrets.VARIABLES:
         secrets.take_secret(variable)

@@ -1,4 +1,7 @@
-"""How does a process read its secrets? From a file that a flag names, or from the environment, which then has them no more."""
+"""How does a process read its secrets? From a file that a flag names, or from the environment, which then has them no more.
+
+Never from an argument: everybody on the host sees command lines.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,24 @@ from holdfast.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from holdfast.runtime.net.tls import Shelter
+
+VARIABLES = (
+    b"HOLDFAST_TOKEN",
+    b"HOLDFAST_SUPERVISOR_TOKEN",
+    b"HOLDFAST_ATTRIBUTION_TOKEN",
+    b"HOLDFAST_ETCD_USER",
+    b"HOLDFAST_ETCD_PASSWORD",
+)
+"""Those that may hold a secret of ours."""
+
+
+def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment for what need not know our secrets."""
+    ours = {os.fsdecode(variable) for variable in VARIABLES}
+    return {name: value for name, value in environ.items() if name not in ours}
 
 
 def secret_in(path: str, flag: str) -> bytes:

@@ -50,7 +50,10 @@ TABLES: dict[str, type[Value]] = {"nodes": NodeKept, "jobs": JobKept, "swaps": S
 
 FILE = "fleet.sqlite"
 
-OWN_NAMES = {"lock", "told", "local", FILE, f"{FILE}-wal", f"{FILE}-shm", "supervisor.sock"}
+RECEIVERS = "webhooks"
+"""The file with the URLs of who is told."""
+
+OWN_NAMES = {"lock", "told", "local", RECEIVERS, FILE, f"{FILE}-wal", f"{FILE}-shm", "supervisor.sock"}
 """What may be in a state directory of ours."""
 
 DISK_HINT = "is its disk full, or broken?"

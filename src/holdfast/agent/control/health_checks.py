@@ -25,6 +25,7 @@ from holdfast.health.runner import Child, unstartable
 from holdfast.health.verdict import Verdict
 from holdfast.rendezvous.clocks import ClockLead
 from holdfast.runtime.host import Host
+from holdfast.runtime.secrets import without_secrets
 
 JOINING = "join"  # Purpose of the question before a round; others are numbers of requests.
 
@@ -43,7 +44,7 @@ class Checking(Component):
         """UsageError: one of the configured checks does not exist."""
         self.host, self.perform, self.lead = host, perform, lead
         self.root = os.environ.get(ROOT, "/")
-        self.environ = dict(os.environ)
+        self.environ = without_secrets(os.environ)
         os.environ.pop(VERDICT, None)  # the workers need not know
         self.examiner = Examiner(config.check_every_s)
         self.known: dict[str, Wanted] = {}

@@ -12,7 +12,7 @@ from holdfast.core.config.grammar import port_number
 from holdfast.core.errors import StartError, UsageError
 from holdfast.diagnosis.rule import load, own_files
 from holdfast.diagnosis.service import Service
-from holdfast.runtime.secrets import secret_in
+from holdfast.runtime.secrets import secret_in, take_secret
 
 HELP = "serve NVRx's attribution API over our rules: which logs say that a job should stop"
 
@@ -54,4 +54,4 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _token(path: str | None) -> str:
-    return os.environ.get(TOKEN, "") if path is None else secret_in(path, "--token-file").decode()
+    return (take_secret(TOKEN.encode()) or b"").decode() if path is None else secret_in(path, "--token-file").decode()

@@ -67,7 +67,6 @@ def before(config: RunConfig) -> None:
         "--rdzv-backend": config.rdzv_backend,
         "--rdzv-endpoint": "" if is_static else config.rdzv_endpoint,
         "--rdzv-id": f"{config.rdzv_id}-pairs",
-        "--rdzv-conf": ",".join(f"{key}={value}" for key, value in config.rdzv_conf.items()),
         "--node-rank": str(config.node_rank) if is_static else "",
         "--master-addr": config.rdzv_host if is_static else "",
         "--master-port": str(config.rdzv_port) if is_static else "",
@@ -81,6 +80,8 @@ def before(config: RunConfig) -> None:
     }
     flags = tuple(word for flag, value in given.items() if value for word in (flag, value))
     own = {key: value for key, value in os.environ.items() if not key.startswith(("PET_", "HOLDFAST_CHECK"))}
+    # Not as an argument: it may have the password of etcd.
+    own["PET_RDZV_CONF"] = ",".join(f"{key}={value}" for key, value in config.rdzv_conf.items())
     found = verdicts(flags, name, own, meet_s=config.join_timeout_s)
     verdict = found.get(name) or _not_made(f"nobody named {name} took part")
     os.environ[VERDICT] = json.dumps(to_plain(verdict))

@@ -20,7 +20,8 @@ from holdfast.core.errors import UsageError
 BACKENDS = ("static", "c10d", "embedded", "memory", "etcd", "etcd-v2")
 ETCD = ("etcd", "etcd-v2")
 ETCD_PORT = 2379  # etcd's own port for clients.
-ETCD_KEYS = ("protocol", "cert", "key", "cacert", "user", "password", "etcd_prefix", "ssl_cert", "ssl_cert_key", "ca_cert")
+_TORCH_ETCD_KEYS = ("etcd_prefix", "ssl_cert", "ssl_cert_key", "ca_cert")
+ETCD_KEYS = ("protocol", "cert", "key", "cacert", "user", "password", "password_file", *_TORCH_ETCD_KEYS)
 """What --rdzv-conf may say about the way to etcd: torchrun's names, of both its etcd backends, and the credentials."""
 EMBEDDED_PORT, MASTER_PORT = 29400, 29500  # torchrun's c10d and static ports.
 SHORTEST_LEASE_S = 0.1  # Below it a lease is over before a busy host has renewed it, again and again.
@@ -54,6 +55,9 @@ def choose_rendezvous(draft: Draft) -> None:
     """Settle everything about the rendezvous."""
     conf = draft.values["rdzv_conf"]
     draft.keep("rdzv_conf", conf)
+    if "password" in conf and draft.origin("rdzv_conf").startswith("--"):
+        ways = "password_file=FILE, or HOLDFAST_ETCD_PASSWORD"
+        draft.warn(f"{draft.name('rdzv_conf')} password=…: everybody on this host sees command lines: give {ways}")
     backend = _backend(draft)
     SETTLED_BY.get(backend, _registered)(draft)
     if draft.origin("agent_port").startswith("--") and draft.fields["rdzv_backend"] not in ("embedded", "etcd"):

@@ -25,6 +25,7 @@ from holdfast.elastic.multiprocessing.redirects import redirect_stderr, redirect
 from holdfast.elastic.multiprocessing.signal_exception import _terminate_process_handler, signals_held
 from holdfast.runtime.hardware.affinity import take
 from holdfast.runtime.process.process import die_with_parent
+from holdfast.runtime.secrets import VARIABLES, take_secret
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,8 @@ def _wrap(
     numa_options: Any = None,
 ) -> None:
     """Run one rank's function and hand its value back; return when all ranks' values have been taken."""
+    for variable in VARIABLES:
+        take_secret(variable)
     os.environ.update(envs[local_rank])
     with get_std_cm(stdout_redirects[local_rank], redirect_stdout), get_std_cm(stderr_redirects[local_rank], redirect_stderr):
         try:

@@ -9,6 +9,7 @@ from base64 import b64decode, b64encode
 from typing import Any
 
 from holdfast.core.errors import UsageError
+from holdfast.runtime.secrets import secret_in
 
 PORT = 2379  # etcd's port for clients.
 
@@ -17,7 +18,7 @@ REQUEST_S = 1.0
 
 WATCH_S = 10.0  # How long to watch before reading again: nothing is heard of a member of etcd that lost its power.
 
-HINT = "--rdzv-conf user=NAME,password=…; or the variables HOLDFAST_ETCD_USER and HOLDFAST_ETCD_PASSWORD"
+HINT = "--rdzv-conf user=NAME,password_file=FILE; or the variables HOLDFAST_ETCD_USER and HOLDFAST_ETCD_PASSWORD"
 
 
 Kv = dict[str, Any]  # A key as the gateway gives it, or a part of a transaction.
@@ -182,6 +183,8 @@ def access(conf: dict[str, str], flag: str) -> dict[str, str]:
     """How to come to etcd: `conf`, as given with `flag`, and what the environment adds. UsageError for what is wrong."""
     for key, variable in (("user", "HOLDFAST_ETCD_USER"), ("password", "HOLDFAST_ETCD_PASSWORD")):
         conf.setdefault(key, os.environ.pop(variable, ""))  # it is not left to the workers
+    if path := conf.pop("password_file", ""):
+        conf["password"] = secret_in(path, f"{flag} password_file").decode("utf-8", "replace")
     for ours, theirs in (("cert", "ssl_cert"), ("key", "ssl_cert_key"), ("cacert", "ca_cert")):
         if theirs in conf:
             conf.setdefault(ours, conf[theirs])

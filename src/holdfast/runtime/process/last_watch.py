@@ -26,6 +26,7 @@ from contextlib import suppress
 
 from holdfast.core.errors import StartError
 from holdfast.runtime.process import process
+from holdfast.runtime.secrets import without_secrets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -107,7 +108,8 @@ class LastWatch:
         os.write(self._held, f"{self.mark}\n".encode())
         argv += [str(os.getuid()), self.file, *more]
         try:
-            shell = process.spawn(argv, os.environ, stdin=null, stdout=null, stderr=null, inherit={reader_as: self._reader})
+            env, inherit = without_secrets(os.environ), {reader_as: self._reader}
+            shell = process.spawn(argv, env, stdin=null, stdout=null, stderr=null, inherit=inherit)
             shell.close()
             return shell.pid
         except StartError:

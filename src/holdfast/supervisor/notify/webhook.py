@@ -32,6 +32,16 @@ FIELDS = ("node", "job", "trouble", "act", "reason", "policy", "done", "outcome"
 """Of a deed, that are posted as they are."""
 
 
+LONG_WORD = 16
+"""Characters of a part of a URL's path that may well be a key, as in Slack's."""
+
+
+def tells_a_secret(url: str) -> bool:
+    """Whether who sees that URL may well be able to use it: it has a password, a query, or a long word in its path."""
+    parts = urlsplit(url)
+    return "@" in parts.netloc or bool(parts.query) or any(len(word) >= LONG_WORD for word in parts.path.split("/"))
+
+
 class Answer(Value):
     """What came of an attempt."""
 

@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from holdfast.runtime.hardware.affinity import bound
 from holdfast.runtime.process.process import kill_group
+from holdfast.runtime.secrets import without_secrets
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class SubprocessHandler:
         self.local_rank_id = local_rank_id
         command = _bound((entrypoint, *map(str, args)), local_rank_id, numa_options)
         with _opened(stdout) as self._stdout, _opened(stderr) as self._stderr:
-            start = partial(self._popen, command, os.environ | env)
+            start = partial(self._popen, command, without_secrets(os.environ) | env)
             ours = numa_options.get(local_rank_id) if isinstance(numa_options, dict) else None
             self.proc: Popen[bytes] = bound(ours, start, logger.warning) if ours else start()
 
