@@ -96,13 +96,13 @@ def checked(options: argparse.Namespace, folder: str) -> list[str]:
 def _webhooks(options: argparse.Namespace) -> list[str]:
     """Their URLs. UsageError: one is of no use."""
     urls: list[str] = list(options.webhook)
-    if any(map(tells_a_secret, urls)):
-        warning = "--webhook: everybody on this host sees command lines, and who knows such a URL may post there"
-        print(f"holdfast: {warning}; put it into a file, and give --webhook-file", file=sys.stderr)
     if options.webhook_file:
         urls += _lines(options.webhook_file, "--webhook-file")
     for url in urls:
         Webhook(url)
+    if any(map(tells_a_secret, options.webhook)):
+        warning = "--webhook: everybody on this host sees command lines, and who knows such a URL may post there"
+        print(f"holdfast: {warning}; put it into a file, and give --webhook-file", file=sys.stderr)
     return urls
 
 
