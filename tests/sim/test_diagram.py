@@ -129,6 +129,6 @@ def test_a_node_that_leads_votes_for_nobody_and_one_that_follows_seats_nobody(ro
 def test_an_election_that_counts_no_votes_makes_another_page(
     roles: set[succession.Step], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ignore: Callable[[State, object, float], Taken] = lambda state, vote, link, now: (state, [])
+    ignore: Callable[[State, object, int, float], Taken] = lambda state, vote, link, now: (state, [])
     monkeypatch.setattr("holdfast.rendezvous.election.succession.voted", ignore)
     assert succession.walk() != roles

@@ -10,6 +10,7 @@ from kit.stages.succession_stage import begin, holds_a_roster, leaders, rounds, 
 
 from holdfast.agent.group.messages import Unguarded
 from holdfast.agent.leader.peer_elected_node import PeerElectedNode
+from holdfast.rendezvous.election.leading import YIELD_S
 
 
 @pytest.fixture
@@ -375,12 +376,27 @@ def test_a_host_that_comes_back_at_once_begins_nothing_with_a_newcomer_while_ran
     assert said(cluster, "a", "3.5 s for its nodes, should they go on") and set(cluster.codes.values()) == {0}
 
 
-def test_a_job_that_was_begun_anew_unawares_gives_way_to_the_old_one(start: Start) -> None:
+@pytest.mark.parametrize("cut", ["a", "b"])
+def test_one_that_comes_back_alone_begins_nothing_while_others_may_lead_beyond_a_cut(start: Start, cut: str) -> None:
     cluster = start("abc", runs_s=60.0)
+    cluster.kill_agent("a")
+    cluster.run_for(8.0)
+    assert leaders(cluster) == ["b"]
+    cluster.partition(cut)
+    cluster.start("a", host=True)
+    cluster.run_for(20.0)
+    assert rounds(cluster, "a") == ["abc"]
+    cluster.heal(cut)
+    cluster.finish()
+    assert rounds(cluster, "a")[-1] == "abc"
+
+
+def test_a_job_that_was_begun_anew_unawares_gives_way_to_the_old_one(start: Start) -> None:
+    cluster = start("abc", runs_s=90.0)
     cluster.kill_agent("a")
     cluster.start("a", host=True)
     cluster.partition("a")
-    cluster.run(20.0)
+    cluster.run_for(YIELD_S + 6.0)
     assert rounds(cluster, "a") == ["abc", "a"] and rounds(cluster, "b") == ["abc", "bc"]
     cluster.heal("a")
     cluster.finish()

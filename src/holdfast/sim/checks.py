@@ -314,6 +314,8 @@ class Checks:
         for seat in job.seats.members:
             if self.scene.job.carries_on and seat.state in ON_THEIR_WAY_OUT:
                 continue  # alone, while the others carry on
+            if sum(one.name == seat.name for one in job.seats.values()) > 1:
+                continue  # the lease of its earlier life runs out
             if why := job.excluded.why(seat.name):
                 raise Violation(f"{seat.name} takes part in round {job.round} though it is excluded: {why}")
 

@@ -38,7 +38,7 @@ from holdfast.rendezvous.coordinator.member_messages import renewed
 from holdfast.rendezvous.coordinator.membership import Seat
 from holdfast.rendezvous.election.elector_memory import Remembered
 from holdfast.rendezvous.election.leader_lease import LOOK_S, SMALL
-from holdfast.rendezvous.election.leading import elder_s
+from holdfast.rendezvous.election.leading import YIELD_S, elder_s, voters
 from holdfast.rendezvous.election.messages import ForceAnswered, ForceAsked
 from holdfast.rendezvous.election.roster import elector_of
 from holdfast.rendezvous.election.seeking import OF_HALF, seeks
@@ -86,6 +86,7 @@ class PeerElectedNode(ElectedNode):
         self.told: tuple[int, float] = (0, 0.0)
         self.of_late = self.kept  # What members are told of the job; of that roster's version, and worked out then.
         self.looked_at = NEVER  # When this node was last shown anything.
+        self.founds_alone_at = succession.state.setup.began_at + YIELD_S  # Until then a few do not begin a job anew.
         group.reached_at(succession.endpoint)
 
     def begin(self, now: float) -> list[Action]:
@@ -159,14 +160,18 @@ class PeerElectedNode(ElectedNode):
 
     def _hold_rounds(self, now: float) -> None:
         """No round forms whose leases the mandate does not cover: those who are lost may be about to choose another
-        coordinator, and its rounds go on from the same number. Nor does a first round form right after this agent was stopped:
-        a successor may have knocked meanwhile."""
+        coordinator, and its rounds go on from the same number. Nor does a first round form while a successor may be about to
+        knock: soon after this agent was stopped, or with too few nodes to have outvoted the others."""
         mandate, server = self.election.mandate, self.server
         slept_s, self.looked_at = now - self.looked_at, now
         if mandate is None or server is None or server.rendezvous.phase is not Phase.GATHERING:
             return
-        if slept_s > SLEPT_S and self.election.state.role is Role.FOUNDING:
-            server.rendezvous.gathering.wait_until(now + elder_s(self.election.state))
+        if self.election.state.role is Role.FOUNDING:
+            if slept_s > SLEPT_S:
+                server.rendezvous.gathering.wait_until(now + elder_s(self.election.state))
+                self.founds_alone_at = now + YIELD_S
+            if now < self.founds_alone_at and len(server.rendezvous.seats) < voters(self.election.state):
+                server.rendezvous.gathering.wait_until(min(now + LOOK_S, self.founds_alone_at))
         covered = now + self.election.state.setup.lease_s
         if mandate.ends(now, at_least=covered) < covered:
             server.rendezvous.gathering.wait_until(now + LOOK_S)

@@ -20,7 +20,8 @@ ELDER_S = 3.0
 its first round: a few knocks. It waits as long as that other's leases may last, too."""
 
 YIELD_S = 30.0
-"""How long an agent at the endpoint that found an older job leaves the lead to that, if it hears no more of it."""
+"""How long an agent at the endpoint that found an older job leaves the lead to that, if it hears no more of it; or begins none
+with fewer nodes than could go on without it."""
 
 
 def founded(state: State, now: float) -> Step:
@@ -30,15 +31,24 @@ def founded(state: State, now: float) -> Step:
     state = replace(state, role=Role.FOUNDING, mandate=mandate, leader=setup.endpoint, lead_at=NEVER, linked=False)
     if not setup.known_round:
         return state, [Lead(past=Past(life=state.life))]
-    waits = (
-        f"an agent of this job was here before and did not see its end: {elder_s(state):g} s for its nodes, should they go on"
-    )
+    waits = f"an agent of this job was here before and did not see its end: {elder_s(state):g} s for its nodes,"
+    waits += " should they go on"
+    if (few := voters(state)) > 1:
+        waits += f"; {YIELD_S:g} s if fewer than {few} nodes come"
     return state, [Say(text=waits), Lead(past=Past(life=state.life, fence_s=elder_s(state)))]
 
 
 def elder_s(state: State) -> float:
     """How long a founder waits for a knock before its first round: 0 where no agent of this job was cut short here."""
     return max(ELDER_S, state.setup.lease_s + FENCE_S) if state.setup.known_round else 0.0
+
+
+def voters(state: State) -> int:
+    """How many voters of the earlier run could outvote the others, as this agent's earlier life knew it; 0: there was none."""
+    before = state.setup.before
+    if not state.setup.known_round or before is None or before.roster is None or before.life in state.setup.ended:
+        return 0
+    return before.roster.largest.majority
 
 
 def at_origin(state: State, now: float) -> State:
