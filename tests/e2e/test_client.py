@@ -336,6 +336,28 @@ def test_another_program_in_its_place_is_not_killed_by_the_question(run: Callabl
     assert worker.host.wait(worker.host.now() + 0.05) == []
 
 
+def test_a_file_of_the_script_s_in_its_place_is_not_touched(run: Callable[[str], Ran], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file system may hang."""
+    worker = run("""
+import os, time
+for fd in range(3, 1024):
+    try:
+        os.fstat(fd)
+        os.dup2(0, fd)
+    except OSError:
+        pass
+open("/proc/self/comm", "w").write("ready")
+while True:
+    time.sleep(0.01)
+""")
+    worker.until(lambda: Path(f"/proc/{worker.pid}/comm").read_text() == "ready\n")
+    looked: list[str] = []
+    stat = os.stat
+    monkeypatch.setattr(os, "stat", lambda path, *how, **more: (looked.append(str(path)), stat(path, *how, **more))[1])
+    assert worker.host.ask_for_stacks(worker.pid) == "the script uses the descriptor for something else"
+    assert not [path for path in looked if "/fd/" in path]
+
+
 def test_who_is_gone_cannot_be_asked(run: Callable[[str], Ran]) -> None:
     worker = run("pass")
     worker.until(lambda: worker.pid not in worker.host.children)

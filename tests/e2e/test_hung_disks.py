@@ -83,6 +83,28 @@ def test_a_restart_comes_while_the_mount_hangs_and_no_lease_is_lost(
 
 
 @needs_fuse
+@pytest.mark.parametrize("hung", ["n0", "n1"])
+def test_ranks_that_wait_to_write_a_line_hold_up_no_restart(
+    pair: Pair, mount: HungMount, tmp_path: Path, script: Any, hung: str
+) -> None:
+    """They are deaf to SIGTERM and to SIGKILL: the default grace would be waited for twice."""
+    pair.program = script(WAITS.replace("    time.sleep(0.02)", "    print('.', flush=True); time.sleep(0.02)"))
+    at = {name: mount.path if name == hung else tmp_path for name in ("n0", "n1")}
+    pair.start({name: tmp_path / name for name in at}, {name: folder / f"logs-{name}" for name, folder in at.items()})
+    pids = pair.all_run(0, 1)
+    mount.hang()
+    try:
+        waits = pids[0 if hung == "n0" else 2]
+        wait_for(lambda: "request_wait_answer" in Path(f"/proc/{waits}/wchan").read_text(), PATIENCE_S, "a rank that waits")
+        os.kill(pids[0 if hung == "n1" else 2], signal.SIGKILL)
+        pair.all_run(1, 2)
+    finally:
+        mount.go()
+    said = pair.end()
+    assert "waits in the kernel for a disk that does not answer" in said and "1 of 2 restarts used" in said
+
+
+@needs_fuse
 def test_a_job_ends_well_while_the_mount_hangs(pair: Pair, mount: HungMount, tmp_path: Path) -> None:
     pair.start({"n0": tmp_path / "n0", "n1": mount.path / "n1"})
     pair.all_run(0, 1)

@@ -6,7 +6,8 @@ import contextlib
 import os
 import signal
 import time
-from pathlib import Path
+
+from holdfast.runtime.process.environments import environments
 
 MARK = "HOLDFAST_TEST_MARK"
 """The variable that carries it."""
@@ -15,14 +16,11 @@ GRACE_S = 1.0
 
 
 def marked(mark: str) -> list[int]:
-    """Pids of the live processes whose environment carries `mark`. A process being torn down has none, nor has a zombie."""
-    wanted, found = f"{MARK}={mark}".encode(), []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            with contextlib.suppress(OSError):
-                if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-    return found
+    """Pids of the live processes whose environment carries `mark`. A process being torn down has none, nor has a zombie; one that
+    is stuck in the kernel cannot be asked, and is not waited for."""
+    wanted, pids = f"{MARK}={mark}".encode(), map(int, filter(str.isdigit, os.listdir("/proc")))
+    found = environments(pid for pid in pids if pid != os.getpid())
+    return [pid for pid, environ in found.items() if wanted in environ.split(b"\0")]
 
 
 def left_behind(mark: str) -> dict[int, str]:
@@ -30,14 +28,10 @@ def left_behind(mark: str) -> dict[int, str]:
     deadline = time.monotonic() + GRACE_S
     while (left := marked(mark)) and time.monotonic() < deadline:
         time.sleep(0.02)
-    named = {pid: _command_of(pid) for pid in left}
+    commands = environments(left, "cmdline")
+    named = {pid: commands.get(pid, b"ended").replace(b"\0", b" ").decode(errors="replace").strip() for pid in left}
     for pid in left:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     return named
 
-
-def _command_of(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-    return "ended"

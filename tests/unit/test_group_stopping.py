@@ -7,7 +7,7 @@ import signal
 import pytest
 from kit.stages.group_stage import GRACE_S, REPORT, Stage, running
 
-from holdfast.agent.group.messages import Exit, KillWorkers, LeaseOver, SignalWorkers
+from holdfast.agent.group.messages import Exit, KillWorkers, LeaseOver, SignalWorkers, Stuck
 from holdfast.agent.group.state import Phase
 from holdfast.core.machine import NEVER, Say, Tick
 from holdfast.core.wire.messages import Finish, Join, Stop, Stopped
@@ -37,6 +37,16 @@ def test_who_outlives_sigkill_is_left_behind(stage: Stage) -> None:
     stage.see(Tick(), stage.group.deadline())
     assert "processes 100, 101 survived SIGKILL" in stage.only(Say).text
     assert [type(message) for message in stage.said] == [Stopped, Join]
+
+
+def test_who_waits_for_a_disk_that_does_not_answer_is_killed_and_not_waited_for(stage: Stage) -> None:
+    stage.told(Stop(round=1, reason="rank 0 failed", rejoin=True))
+    stage.end(0, -15)
+    stage.see(Stuck(local_rank=1, asleep_s=0.2, at_unix=0.0), 0.5)
+    assert stage.only(KillWorkers).local_ranks == (1,) and "a disk that does not answer" in stage.only(Say).text
+    assert [type(message) for message in stage.said] == [Stopped, Join]
+    stage.end(1, -9)
+    assert not stage.said, "it ends when that disk answers"
 
 
 def test_a_node_that_succeeded_stops_at_once(stage: Stage) -> None:

@@ -30,6 +30,7 @@ from holdfast.runtime.process.process import (
     kill_group,
     kill_strays,
     kill_tree,
+    leave_to_kernel,
     name,
     pidfd_open,
     reap,
@@ -293,6 +294,10 @@ class Host(Ready):
     def kill(self, pids: Sequence[int]) -> None:
         """SIGKILL workers with everything below them."""
         kill_tree(pids)
+
+    def leave(self, pid: int) -> None:
+        """Do not wait for a worker that is killed and sleeps in the kernel."""
+        leave_to_kernel(pid)
 
     def sweep(self) -> set[int]:
         """SIGKILL whatever dead workers left behind; returns the pids."""

@@ -275,6 +275,61 @@ def both_hang(job: Job) -> None:
     _hangs(job, disk, 5)
 
 
+def _server_hangs(job: Job, seconds: float, *names: str) -> None:
+    """State and logs of these nodes are on one mount, as on a file server that all use. A second later a rank is killed."""
+    mount = job.mount("server")
+    for name, node in job.nodes.items():
+        logs = ("--log-dir", mount.path / f"logs-{name}", "--tee", 3)
+        if name in names:
+            node.env["HOLDFAST_STATE_DIR"] = str(mount.path / name)
+        job.start(name, options=logs if name in names else ())
+    job.trains(job.rng.randint(4, 25))
+    if not job.fault.restarts[0]:
+        job.strike()
+    mount.hang()
+    job.lasts(1)
+    if job.fault.restarts[0]:
+        job.kill_rank(job.rank(1))  # rank 0 writes its lines, and SIGKILL does not reach it
+        job.again()
+    elif "CHAOS_QUIET" in job.setup.env:
+        job.goes_on()
+    job.lasts(seconds - 1)
+    mount.go()
+    job.lasts(0.3)
+    job.goes_on()
+
+
+SERVER = {"needs": "fuse", "starts": False, "patience_s": 90}
+LATE = {"restarts": 1, "within_s": 1.3, **SERVER}
+"""A restart takes no more than a second longer than without."""
+
+
+@fault("file server hangs 60 s, no failure", "all nodes' state and --log-dir are on one mount, which answers nobody for a minute (FUSE: readers hang "
+       "too); a rank that writes a line waits for it", within_s=62, **SERVER)  # fmt: skip
+def server_hangs(job: Job) -> None:
+    _server_hangs(job, 60, *job.nodes)
+
+
+@fault("file server hangs 60 s, quiet ranks", "the same, and no rank writes a line", env={"CHAOS_QUIET": "1"}, within_s=1.3, **SERVER)
+def server_hangs_quiet(job: Job) -> None:
+    _server_hangs(job, 60, *job.nodes)
+
+
+@fault("file server hangs 60 s, kill", "the same; a second later a rank is killed, while others wait to write a line", **LATE)
+def server_hangs_kill(job: Job) -> None:
+    _server_hangs(job, 60, *job.nodes)
+
+
+@fault("file server of one node hangs 60 s", "only n1's state and --log-dir are on it; a second later a rank is killed", **LATE)
+def server_of_one_hangs(job: Job) -> None:
+    _server_hangs(job, 60, "n1")
+
+
+@fault("file server of the coordinator hangs 60 s", "only n0's are on it; a second later a rank is killed", **LATE)
+def server_of_the_coordinator_hangs(job: Job) -> None:
+    _server_hangs(job, 60, "n0")
+
+
 @fault("checkpoint disk hangs 5 s", "the disk that checkpoints go to hangs (fsfreeze) for 5 s", needs="freeze", starts=False)
 def checkpoints_hang(job: Job) -> None:
     folder = job.disk(job.base / "checkpoints")

@@ -84,7 +84,7 @@ def main():
         weight, step = weight - RATE * slope, step + 1
         if book.rank == 0:
             book.save(step, weight, loss)
-            if step % 10 == 0:
+            if step % 10 == 0 and "CHAOS_QUIET" not in os.environ:
                 print(f"step {step} loss {loss:.6f}", flush=True)
         time.sleep(STEP_S)
 

@@ -189,6 +189,8 @@ def _of_workers(state: State, seen: Observation, now: float) -> Step | None:
             return worker_events.stuck(state, stuck, now)
         case Phase.RUNNING, Hung() as hung:
             return hang_response.hung(state, hung, now)
+        case Phase.STOPPING, Stuck() as stuck:
+            return stopping.deaf(state, stuck, now)
         case _, Stuck() | Hung():
             return state, []  # they are ending: that one does not will show
         case _, Looked(positions=positions):

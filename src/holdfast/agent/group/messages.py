@@ -75,7 +75,8 @@ class Ending(Observation):
 
 
 class Stuck(Observation):
-    """A worker sleeps in the kernel, deaf to every signal, for longer than the user allows."""
+    """A worker sleeps in the kernel, deaf to every signal, for longer than the user allows; or it is to end, and the disk of
+    its log does not answer."""
 
     local_rank: int
     asleep_s: float

@@ -2,8 +2,9 @@
 
     asked (SIGTERM) ──the grace──▶ killed (SIGKILL) ──as long again──▶ given up (stuck in the kernel: nothing can end it)
 
-A worker that has just asked for something is asked to stop a little later than the others. One that hangs gets a signal of its
-own, at once. When the last is gone, another round follows, or the node waits for the coordinator's word.
+One that waits for its log's disk, which hangs, hears nothing, and is given up at once. A worker that has just asked for
+something is asked to stop a little later than the others. One that hangs gets a signal of its own, at once. When the last is
+gone, another round follows, or the node waits for the coordinator's word.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 
 from holdfast.agent.group import round_start
 from holdfast.agent.group.job_end import exit
-from holdfast.agent.group.messages import KillWorkers, LeaseOver, Send, SignalWorkers, Sweep
+from holdfast.agent.group.messages import KillWorkers, LeaseOver, Send, SignalWorkers, Stuck, Sweep
 from holdfast.agent.group.state import Phase, State, Step, Stopping, Worker, WorkerState, first, with_worker
 from holdfast.core.job.events import StopSent, WorkersStopped
 from holdfast.core.job.failure import Cause, hung
@@ -130,6 +131,19 @@ def _ask(state: State, local_ranks: tuple[int, ...], reason: str) -> list[Action
     signum, ranks = state.workers.stop_signal, state.workers.ranks(local_ranks)
     sent = StopSent(signal=name_of(signum), grace_s=state.grace_s, reason=reason, ranks=ranks)
     return [SignalWorkers(local_ranks=local_ranks, signum=signum), Record(event=sent)]
+
+
+def deaf(state: State, seen: Stuck, now: float) -> Step:
+    """A worker that is to end sleeps in the kernel, as its disk does not answer. It ends before it runs again: the others need
+    not wait for that."""
+    i = seen.local_rank
+    if i not in state.workers.alive:
+        return state, []
+    worker = state.workers[i]
+    text = f"rank {worker.rank} (pid {worker.pid}) waits in the kernel for a disk that does not answer; sent SIGKILL"
+    workers = replace(state.workers, killed=state.workers.killed.union((i,))).gone((i,))
+    actions: list[Action] = [KillWorkers(local_ranks=(i,)), Say(text=f"{text}, going on without it", level="warning")]
+    return first(actions, settle(replace(state, workers=workers), now))
 
 
 def _give_up(state: State) -> Step:

@@ -12,6 +12,9 @@ UNINTERRUPTIBLE = "D"  # The letter of /proc for such a sleep.
 
 LOOKS = 10  # Looks within the limit: so many samples in a row are no chance. torchrun looks every --monitor-interval, 0.1 s.
 
+DEAF_LOG_S = 0.2
+"""The same for a worker that is to end, where the disk of its log does not answer: most likely it waits for that."""
+
 LONGEST_S, SHORTEST_S = 1.0, 0.02  # Bounds of the time between two looks.
 
 

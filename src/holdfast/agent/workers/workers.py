@@ -32,7 +32,7 @@ from holdfast.agent.workers import launch
 from holdfast.agent.workers.ends import End, Ends
 from holdfast.agent.workers.gpu_memory import GpuLook
 from holdfast.agent.workers.progress_iteration import ProgressIteration
-from holdfast.agent.workers.uninterruptible import Sleepers
+from holdfast.agent.workers.uninterruptible import DEAF_LOG_S, Sleepers
 from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import HoldfastError, StartError
 from holdfast.core.job.cycles import cycle_of
@@ -143,6 +143,8 @@ class Workers(Component):
         limit_s = config.uninterruptible_timeout_s
         self.sleepers = None if limit_s is None else Sleepers(limit_s)
         """None: workers that are stuck in the kernel are not looked for."""
+        self.ending: Sleepers | None = None  # Of workers that are to end. None: none is.
+        self.deaf: set[int] = set()  # Pids of those that were found so, and are not waited for.
         self.to_start = Unstarted(None, [])  # Of the present round.
         self.port_at = NEVER  # When to try again to hold a port.
         self.stash = -1
@@ -175,7 +177,7 @@ class Workers(Component):
             self.attempt.forget()
         self.attempt = self.files.take()
         self.ends = Ends(self.host, self.files.disk)
-        self.local_ranks = {}
+        self.local_ranks, self.ending, self.deaf = {}, None, set()
         self.to_start = Unstarted(assigned, list(range(self.config.nproc_per_node)))
         seen = self._start_all(self.to_start, until)
         self.unfollowed = assigned
@@ -268,11 +270,14 @@ class Workers(Component):
         if self.job_progress is None:
             return []
         self.job_progress.ended(gone)
-        return [] if any(pid in self.host.children for pid in self.local_ranks) else [self.job_progress.reached()]
+        return [] if self._is_any_left() else [self.job_progress.reached()]
+
+    def _is_any_left(self) -> bool:
+        return any(pid in self.host.children for pid in self.local_ranks.keys() - self.deaf)
 
     def _stashed(self) -> list[Observation]:
         """The states that the workers have stashed, once the last is gone."""
-        if any(pid in self.host.children for pid in self.local_ranks) or not shm.is_written(self.stash):
+        if self._is_any_left() or not shm.is_written(self.stash):
             return []
         mine = held(self.stash, self.config.nproc_per_node)
         on_disk = [StashedOnDisk(stash_on_disk=self.state_disk.held())] if self.state_disk is not None else []
@@ -286,6 +291,9 @@ class Workers(Component):
         for pid in self._pids(local_ranks):
             self.host.signal_group(pid, signum)
         self.ask_at = self.host.now() + ASK_S
+        if self.ending is None and self.attempt is not None and (folder := self.attempt.dir) is not None:
+            self.ending = Sleepers(DEAF_LOG_S)
+            self.files.disk.do(lambda: os.utime(folder))  # does it answer?
 
     def kill(self, local_ranks: Iterable[int]) -> None:
         self.to_start.give_up()
@@ -343,7 +351,7 @@ class Workers(Component):
         """For logs that cannot be watched, for files and evidence that do not come, for workers stuck in the kernel, and to ask
         workers where they are."""
         logs_at = NEVER if self.shown is None else self.shown.look_at
-        looks_at = NEVER if self.sleepers is None else self.sleepers.look_at
+        looks_at = min((one.look_at for one in (self.sleepers, self.ending) if one is not None), default=NEVER)
         return min(logs_at, self.files.due_at, self.ends.due_at, self.ask_at, looks_at, self.port_at, self.to_start.again_at)
 
     def due(self) -> list[Observation]:
@@ -361,13 +369,32 @@ class Workers(Component):
             self.to_start.again_at = NEVER
             late += self._start_all(self.to_start, self.host.lease_ends)
             self.host.watch_pages()
-        if self.sleepers is None or now < self.sleepers.look_at:
-            return late
-        return late + [
+        return [*late, *self._stuck(self.sleepers, now), *self._deaf(now)]
+
+    def _stuck(self, sleepers: Sleepers | None, now: float) -> list[Stuck]:
+        if sleepers is None or now < sleepers.look_at:
+            return []
+        return [
             Stuck(local_rank=self.local_ranks[pid], asleep_s=asleep_s, at_unix=self.host.unix())
-            for pid, asleep_s in self.sleepers.look(self.host.states(), now)
+            for pid, asleep_s in sleepers.look(self.host.states(), now)
             if pid in self.local_ranks
         ]
+
+    def _deaf(self, now: float) -> list[Observation]:
+        """Workers that are to end, and wait for the disk of their logs."""
+        if self.ending is None or now < self.ending.look_at:
+            return []
+        if not self._is_any_left():
+            self.ending = None
+            return []
+        if not self.files.disk.is_late:
+            self.ending.look({}, now)  # from the beginning, if it hangs later
+            return []
+        stuck = self._stuck(self.ending, now)
+        for pid in self._pids(seen.local_rank for seen in stuck):
+            self.deaf.add(pid)
+            self.host.leave(pid)
+        return [*(self._stashed() if stuck and not self._is_any_left() else []), *stuck]
 
     # --- stacks ---------------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from holdfast.elastic.multiprocessing.signal_exception import signals_held
 from holdfast.elastic.utils.process_state import is_alive
+from holdfast.runtime.process.environments import environments
 from holdfast.runtime.process.process import pidfd_open
 
 logger = logging.getLogger(__name__)
@@ -42,19 +43,22 @@ def added(variables: Mapping[str, str]) -> Iterator[None]:
 
 def living(sessions: Collection[int], mark: str) -> list[int]:
     """Pids of the live processes of these sessions, and of those whose environment carries `mark`."""
-    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_one(pid, sessions, mark.encode())]
+    pids = list(map(int, filter(str.isdigit, os.listdir("/proc"))))
+    inside = {pid for pid in pids if _session(pid) in sessions}
+    wanted = mark.encode()
+    for pid, environ in environments(pid for pid in pids if pid not in inside).items():
+        marks = (one for one in environ.split(b"\0") if one.startswith(f"{MARK}=".encode()))
+        if any(wanted in one for one in marks):
+            inside.add(pid)
+    return [pid for pid in pids if pid in inside and is_alive(pid)]
 
 
-def _is_one(pid: int, sessions: Collection[int], mark: bytes) -> bool:
+def _session(pid: int) -> int | None:
+    """None: it has ended."""
     try:
-        if os.getsid(pid) not in sessions:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                marks = [one for one in file.read().split(b"\0") if one.startswith(f"{MARK}=".encode())]
-            if not any(mark in one for one in marks):
-                return False
-    except OSError:  # it has ended, or belongs to another user
-        return False
-    return is_alive(pid)
+        return os.getsid(pid)
+    except OSError:
+        return None
 
 
 class Running(NamedTuple):

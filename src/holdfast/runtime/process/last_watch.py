@@ -39,6 +39,7 @@ _BELOW = 1 << 61  # How many marks there are. They have 19 digits each.
 
 # Schedulers signal every process of a step. Looks again for what was being started meanwhile.
 # (A pid could be reused between grep and kill only if all others were, within milliseconds.)
+# One process that is stuck in the kernel may hold up who reads its environment: then each is read by a grep of its own.
 # $0: whose processes. Of a setuid program the first of the numbers is who has started it. $1: limits, or a variable's name.
 _SHELL = """trap '' HUP INT QUIT TERM USR1 USR2
 read -r mark || exit
@@ -54,10 +55,16 @@ if [ "$1" = limits ]; then
 else
     file=environ how=-lszE is="^$1=.*$mark"
 fi
+found() {
+    printf '%s\\n' "$is" | LC_ALL=C grep $how -f - "$@"
+}
+command -v timeout >/dev/null || timeout() { shift; "$@"; }
 n=0
 while [ $n -lt 50 ]; do
     left=
-    for one in $(printf '%s\\n' "$is" | LC_ALL=C grep $how -f - /proc/[0-9]*/$file); do
+    all=$({ { found /proc/[0-9]*/$file; echo .; } & } | timeout 2 cat)
+    [ "${all%.}" != "$all" ] || all=$({ for one in /proc/[0-9]*/$file; do found "$one" & done; } | timeout 2 cat)
+    for one in ${all%.}; do
         one=${one#/proc/} one=${one%/*}
         { ours </proc/$one/status; } 2>/dev/null && kill -9 "$one" && left=1
     done

@@ -409,6 +409,12 @@ def _no_one_to_wait_for(below: list[tuple[int, str, bool]], late_s: float) -> bo
     return alive <= _left
 
 
+def leave_to_kernel(pid: int) -> None:
+    """It sleeps in the kernel, as is known already: who kills it need not wait for that."""
+    if started := begun(pid):
+        _left.add((pid, started))
+
+
 def deaf(pid: int) -> bool:
     """Whether a SIGKILL of ours has not ended `pid`, below us, since it sleeps in the kernel: it has been left there."""
     return any(left == pid and (fields := _stat(pid)) is not None and fields[19] == started for left, started in _left)

@@ -39,7 +39,7 @@ class Page:
         self.map = mmap.mmap(fd, layout.SIZE)
         self.words = memoryview(self.map).cast("Q")
         self._heard = self._calculated = 0
-        self._file = _identity(os.fstat(fd))
+        self._file, self._link = _identity(os.fstat(fd)), os.readlink(f"/proc/self/fd/{fd}")
         self._stacks_at = layout.SIZE  # Where the stacks begin that were asked for last.
         self._ended_at = NOT_ASKED  # Where that begins which it writes when asked to end.
 
@@ -226,7 +226,9 @@ class Page:
             return "its interpreter has not started, or offers none"
         try:
             # It could be anything by now. This also proves that the pid is.
-            if _identity(os.stat(f"/proc/{pid}/fd/{self.words[layout.DUMP_FD]}")) != self._file:
+            # Its name first: to ask for more waits for its file system, which may hang.
+            path = f"/proc/{pid}/fd/{self.words[layout.DUMP_FD]}"
+            if os.readlink(path) != self._link or _identity(os.stat(path)) != self._file:
                 return "the script uses the descriptor for something else"
             if not _catches(pid, signum):
                 return "the script has reset the signal"

@@ -26,6 +26,7 @@ from holdfast.core.machine import Action, Observation, Say, Signalled, Tick
 from holdfast.core.value import replace
 from holdfast.core.wire.google_wire import Message
 from holdfast.runtime.host import Host
+from holdfast.runtime.process.environments import environments
 from holdfast.supervisor.daemon.google_service import serve
 from holdfast.supervisor.daemon.host_table import (
     SILENCE_S,
@@ -232,12 +233,8 @@ class Daemon:
 
 
 def _environ(pid: int) -> dict[str, str]:
-    """What a process was started with; empty: it is another user's, or gone."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            pairs = file.read().decode(errors="replace").split("\0")
-    except OSError:
-        return {}
+    """What a process was started with; empty: it is another user's, gone, or stuck in the kernel."""
+    pairs = environments([pid]).get(pid, b"").decode(errors="replace").split("\0")
     return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
 
