@@ -16,8 +16,8 @@ GRACE_S = 1.0
 
 
 def marked(mark: str) -> list[int]:
-    """Pids of the live processes whose environment carries `mark`. A process being torn down has none, nor has a zombie; one that
-    is stuck in the kernel cannot be asked, and is not waited for."""
+    """Pids of the live processes whose environment carries `mark`. A process being torn down has none, nor has a zombie; one
+    that is stuck in the kernel cannot be asked, and is not waited for."""
     wanted, pids = f"{MARK}={mark}".encode(), map(int, filter(str.isdigit, os.listdir("/proc")))
     found = environments(pid for pid in pids if pid != os.getpid())
     return [pid for pid, environ in found.items() if wanted in environ.split(b"\0")]

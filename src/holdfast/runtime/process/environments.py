@@ -1,5 +1,5 @@
-"""What were processes started with? /proc/<pid>/environ is in a process's memory, whose map it may hold locked while it sleeps in
-the kernel: on a mount that does not answer, in a driver. Who reads it then waits for as long.
+"""What were processes started with? /proc/<pid>/environ is in the memory of a process, whose map it may hold locked while it
+sleeps in the kernel: on a mount that does not answer, in a driver. Who reads it then waits for as long.
 
 So threads read, and one process that is stuck costs `STUCK_S`, once; it counts as none of those that are looked for.
 """
