@@ -85,6 +85,7 @@ THOROUGH = {
         e2e/test_hung_disks.py::test_ranks_that_wait_to_write_a_line_hold_up_no_restart
         e2e/test_hung_disks.py::test_a_job_ends_well_while_the_mount_hangs
         e2e/test_hung_disks.py::test_where_the_disk_is_full_a_failure_costs_one_restart_and_its_cause_is_known but logs
+        e2e/test_failing_calls.py
         security/test_front_door.py but test_more_idle_connections_than_files_at_the_start_are_not_the_job_s_end
         """,
     "frameworks that take long to import: Lightning, Transformers, JAX, NVRx's and Google's own clients": """

@@ -65,6 +65,8 @@ SETTLE_S = 0.1
 socket, monitor, logs, and the record if no worker has started yet. So the workers that can start have the CPUs to
 themselves, and a node that waits for others can still answer questions."""
 
+TELL_AGAIN_S = 0.1  # How soon that is told which could not be, since the host was short of something.
+
 HURRY_S = 1.0  # Seconds to wait for the last lines after a signal asks to hurry.
 
 
@@ -121,6 +123,8 @@ class Agent:
         self.exit: Exit | None = None
         self.leave_at = self.cut_at = NEVER
         self.settle_at = self.host.now() + SETTLE_S
+        self.untold: list[Observation] = []  # What could not be told yet.
+        self.tell_at = NEVER  # When it is tried again.
         self.awake_at_unix = self.host.unix()
         self.agent_log.open(
             self.job_dir,
@@ -172,7 +176,7 @@ class Agent:
                 if isinstance(seen, Arrived):  # thousands a second, and nothing that this host's processes have done
                     self._answer_or_perform(self.node.observe(seen, self.host.now()))
                     continue
-                self._unless_short(self._tell, seen)
+                self._tell_or_keep(seen)
             self._send_answers()
             self.lease.show()
             for one in self.components.per_turn:
@@ -187,13 +191,20 @@ class Agent:
             self.agent_log.report(self.exit.report)
         return self.exit.code
 
-    def _tell(self, seen: Observation) -> list[Observation]:
-        """Show the parts and the machines what this host saw."""
+    def _tell_or_keep(self, seen: Observation) -> None:
+        """Show the parts and the machines what this host saw. What it cannot find out yet, for want of memory, is told
+        again: else a job would wait for a rank's end for ever."""
+        try:
+            understood = self.workers.understood(seen)
+        except OSError as error:
+            self._short_of(error)
+            self.untold.append(seen)
+            self.tell_at = self.host.now() + TELL_AGAIN_S
+            return
         for part in self.parts:
             if isinstance(seen, part.sees):
-                part.saw(seen)
-        self._observe(*self.workers.understood(seen))
-        return []
+                self._unless_short(part.saw, seen)
+        self._observe(*understood)
 
     def _observe(self, *observations: Observation) -> None:
         for seen in observations:
@@ -223,18 +234,20 @@ class Agent:
     def _deadline(self) -> float:
         network_at = NEVER if self.network is None else self.network.deadline()
         timed_at = min(one.due_at for one in self.components.timed)
-        return min(self.node.deadline(), network_at, timed_at, self.leave_at, self.settle_at)
+        return min(self.node.deadline(), network_at, timed_at, self.leave_at, self.settle_at, self.tell_at)
 
     def _due(self) -> list[Observation]:
         """What the passing of time has brought."""
         now, self.awake_at_unix = self.host.now(), self.host.unix()
         late: list[Observation] = []
+        if now >= self.tell_at:
+            late, self.untold, self.tell_at = self.untold, [], NEVER
         if now >= self.settle_at:
             self.settle_at = NEVER
             late += self._unless_short(self._settle)
         if self.network is not None:
             self.node.set_clock(self.awake_at_unix - now)
-            late += self.network.due()
+            late += self._unless_short(self.network.due)
         for one in list(self.components.timed):  # one of them may have others made
             if now >= one.due_at:
                 late += self._unless_short(one.due)
@@ -267,18 +280,18 @@ class Agent:
             seen += self._unless_short(self._carry_out, action, decided_at_unix)
         self._observe(*seen)
 
-    def _unless_short(self, do: Callable[..., list[Observation]], *given: object) -> list[Observation]:
+    def _unless_short(self, do: Callable[..., list[Observation] | None], *given: object) -> list[Observation]:
         """Do something. A host that is short of descriptors or memory costs that, and a complaint, but not the agent."""
         try:
-            return do(*given)
+            return do(*given) or []
         except OSError as error:
-            if error.errno not in SHORT_OF or self.workers.attempt is None:  # before the first round it is the user's to know
-                raise
-            if said := self.host.files.look():
-                self.host.complain(said)
-            self.host.files.release()  # what comes next has that room
-            self.host.complain(f"something is left undone: {error.strerror}")
+            self._short_of(error)
             return []
+
+    def _short_of(self, error: OSError) -> None:
+        if error.errno not in SHORT_OF or self.workers.attempt is None:  # before the first round it is the user's to know
+            raise error
+        self.host.short_of(error)
 
     def _carry_out(self, action: Action, at_unix: float) -> list[Observation]:
         """Do one thing, decided at `at_unix`; what is seen of it at once."""

@@ -23,7 +23,7 @@ from holdfast.core.processes import (
     ProcessGone,
 )
 from holdfast.core.signals import signal
-from holdfast.runtime.process.descriptors import OpenFiles
+from holdfast.runtime.process.descriptors import SHORT_OF, OpenFiles
 from holdfast.runtime.process.process import (
     Process,
     dying,
@@ -90,28 +90,57 @@ class Ready:
     def __init__(self) -> None:
         self.epoll = select.epoll()
         self.handlers: dict[int, Handler] = {}
+        self.unregistered: dict[int, int] = {}  # Descriptors that the kernel had no memory to wait for, and their events.
 
     def watch(self, fd: int, events: int, handler: Handler) -> None:
         """Call `handler(events)` when `fd` is ready."""
+        try:
+            self.epoll.register(fd, events)
+        except OSError as error:
+            if error.errno not in SHORT_OF:
+                raise
+            self.unregistered[fd] = events  # it is tried again as long as it is watched
         self.handlers[fd] = handler
-        self.epoll.register(fd, events)
 
     def rewatch(self, fd: int, events: int) -> None:
         """Wait for other events of `fd`."""
-        self.epoll.modify(fd, events)
+        try:
+            self.epoll.modify(fd, events)
+        except OSError:
+            self.unregistered[fd] = events
 
     def unwatch(self, fd: int) -> None:
         """Forget `fd`; it is still to be closed."""
-        if self.handlers.pop(fd, None):
-            self.epoll.unregister(fd)
+        if self.handlers.pop(fd, None) and self.unregistered.pop(fd, None) is None:
+            try:  # noqa: SIM105 (contextlib takes a millisecond of a start)
+                self.epoll.unregister(fd)
+            except OSError:
+                pass  # to close it does the same
+
+    def register_again(self) -> None:
+        """Register what could not be, for want of memory."""
+        for fd, events in list(self.unregistered.items()):
+            try:
+                self.epoll.register(fd, events)
+            except FileExistsError:
+                self.epoll.modify(fd, events)
+            del self.unregistered[fd]
 
     def heard(self, ready: Iterable[tuple[int, int]]) -> list[Observation]:
         """What those have to say that epoll found ready, but for those that the handler of another has forgotten."""
         seen: list[Observation] = []
         for fd, events in ready:
             if handler := self.handlers.get(fd):
-                seen += handler(events)
+                try:
+                    seen += handler(events)
+                except OSError as error:
+                    if error.errno not in SHORT_OF:
+                        raise
+                    self.short_of(error)  # it is ready still, and asked again
         return seen
+
+    def short_of(self, error: OSError) -> None:
+        """A handler could not do its part, for want of descriptors or memory."""
 
 
 class Host(Ready):
@@ -141,10 +170,17 @@ class Host(Ready):
         """What happens next, at the latest at `until` (monotonic seconds); empty when nothing did."""
         timeout = -1.0 if until == float("inf") else min(max(0.0, until - time.monotonic()), LONGEST_SLEEP_S)
         try:
+            if self.unregistered:
+                self.register_again()
             # A wait that SIGSTOP has held up beyond its end returns without a look (PEP 475). What was said meanwhile is to be
             # heard before anything is too late.
             ready = self.epoll.poll(timeout) or self.epoll.poll(0)
         except InterruptedError:
+            return []
+        except OSError as error:
+            if error.errno not in SHORT_OF:
+                raise
+            self.short_of(error)
             return []
         if said := self.files.look():
             self.complain(said)
@@ -376,6 +412,13 @@ class Host(Ready):
 
     def _reap_all(self) -> list[Observation]:
         return [seen for pid, child in list(self.children.items()) if child.process.pidfd is None for seen in self._gone(pid)]
+
+    def short_of(self, error: OSError) -> None:
+        """See `Ready`: a person is told, and what comes next has the reserve."""
+        if said := self.files.look():
+            self.complain(said)
+        self.files.release()
+        self.complain(f"something is left undone: {error.strerror}")
 
     # --- complaints -----------------------------------------------------------------------------------------------------
 

@@ -339,7 +339,7 @@ def children_of(pid: int, parents: Mapping[int, list[int]] | None = None) -> lis
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-                found += map(int, file.read().split())
+                found += map(int, (file.read() or b"").split())
     except OSError:
         pass  # it ended while we looked
     return found
