@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chaos.needs import cgroup2_root
+from kit.waiting import PATIENCE_S, wait_for
 
 from holdfast.runtime.process.process import begun, children_of
 
@@ -172,6 +174,50 @@ time.sleep(300)
         os.kill(agent, signal.SIGKILL)
     job.wait()
     wait_until(lambda: not any(map(begun, grandchildren)), what="the end of those with an emptied environment, too")
+
+
+@pytest.fixture
+def delegated() -> Iterator[Path]:
+    """A control group that has been delegated to us, as systemd does it."""
+    top = cgroup2_root()
+    if top is None or not os.access(top / "cgroup.procs", os.W_OK):
+        pytest.skip("no control group of version 2 can be made here")
+    group = top / f"test-{os.getpid()}"
+    group.mkdir()
+    os.setxattr(group, "user.delegate", b"1")
+    yield group
+    (group / "cgroup.kill").write_text("1")
+    wait_for(lambda: "populated 0" in (group / "cgroup.events").read_text(), PATIENCE_S, "the end of what is left in it")
+    for path in (*group.glob("*/"), group):
+        path.rmdir()
+
+
+ESCAPES = """
+import os, resource, subprocess, sys, time
+code = "import os, time; os.setsid(); print('up', os.getpid(), flush=True); time.sleep(300)"
+subprocess.Popen([sys.executable, "-c", code], preexec_fn=lambda: resource.setrlimit(10, (7, 7)))  # as pam_limits does
+time.sleep(300)
+"""
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("dies", ["both at once", "job"])
+def test_in_a_delegated_control_group_nothing_escapes_the_last_watch(holdfast, script, wait_until, delegated, dies):
+    holdfast.through = ("sh", "-c", f'echo $$ >{delegated}/cgroup.procs && exec "$@"', "sh")
+    job = holdfast.start("run", script(ESCAPES))
+    wait_until(lambda: "up" in job.stdout)
+    escaped = int(job.stdout.split()[1])
+    (agent,) = [event["pid"] for event in wait_until(lambda: holdfast.events("AgentStarted"))]
+    gathered = lambda: [pid for path in delegated.glob("*/cgroup.procs") for pid in path.read_text().split()]
+    wait_until(lambda: {str(agent), str(escaped)} <= set(gathered()), what="the last watch to gather them")
+    if dies == "job":
+        job.kill(signal.SIGTERM)
+    else:
+        os.kill(agent, signal.SIGSTOP)
+        job.kill(signal.SIGKILL)
+        os.kill(agent, signal.SIGKILL)
+    job.wait()
+    wait_until(lambda: not begun(escaped) and not list(delegated.glob("*/")), what="its end, and that of the group")
 
 
 def test_a_killed_guardian_stands_in_the_record_and_in_the_report(holdfast, script, wait_until):

@@ -286,11 +286,13 @@ class _Guardian:
     def _end_overdue(self) -> NoReturn:
         self._signal_agent(signal.SIGKILL)
         self._sweep()  # before a word of it: stderr may be a terminal that takes none
+        self.last_watch.clear()
         _say(f"the agent (pid {self.agent}) did not run any more (stopped?) and its lease is over: killed it and its workers")
         os._exit(1)
 
     def _end_like(self, status: int) -> NoReturn:
         self._sweep()
+        self.last_watch.clear()
         if not os.WIFSIGNALED(status):
             os._exit(os.waitstatus_to_exitcode(status))
         signum = os.WTERMSIG(status)

@@ -8,6 +8,10 @@ The mark is a limit that means nothing: that of file locks, which Linux has not 
 descendant, through setsid, exec and an emptied environment, and /proc/<pid>/limits shows it without a look into the memory of
 the process, which may be locked. Where it cannot be set, the mark is a variable in the environment.
 
+Where a control group of version 2 has been delegated to us, the shell also gathers the agent and all below it in a new one, a moment
+after the start, and has the kernel kill that (cgroup.kill): those too that have set the limit anew (pam_limits). Children of who
+has been moved begin in there, so each is moved before its children are looked for.
+
 The mark is random, and the shell reads it from its pipe, since everybody sees command lines. Yet limits are there for everybody
 to see. So only processes that this user has started are ended, whoever else takes the limit, or gives it to a setuid program.
 
@@ -43,7 +47,6 @@ _BELOW = 1 << 61  # How many marks there are. They have 19 digits each.
 # $0: whose processes. Of a setuid program the first of the numbers is who has started it. $1: limits, or a variable's name.
 _SHELL = """trap '' HUP INT QUIT TERM USR1 USR2
 read -r mark || exit
-read -r _ && exit
 ours() {
     while read -r word uid _; do
         [ "$word" != Uid: ] || { [ "$uid" = "$0" ]; return; }
@@ -59,18 +62,33 @@ found() {
     printf '%s\\n' "$is" | LC_ALL=C grep $how -f - "$@"
 }
 command -v timeout >/dev/null || timeout() { shift; "$@"; }
-n=0
-while [ $n -lt 50 ]; do
-    left=
+look() {
     all=$({ { found /proc/[0-9]*/$file; echo .; } & } | timeout 2 cat)
     [ "${all%.}" != "$all" ] || all=$({ for one in /proc/[0-9]*/$file; do found "$one" & done; } | timeout 2 cat)
+    left=
     for one in ${all%.}; do
         one=${one#/proc/} one=${one%/*}
-        { ours </proc/$one/status; } 2>/dev/null && kill -9 "$one" && left=1
+        { ours </proc/$one/status; } 2>/dev/null && left="$left $one"
     done
-    [ "$left" ] || exit 0
+}
+group=$2
+gather() {
+    for one in "$@"; do
+        { echo "$one" >"$group/cgroup.procs"; } 2>/dev/null
+        gather $(cat /proc/"$one"/task/*/children 2>/dev/null)
+    done
+}
+[ -z "$group" ] || for first in $(cat /proc/$PPID/task/*/children); do [ "$first" = $$ ] || gather "$first"; done
+read -r _ && exit
+[ -z "$group" ] || { echo 1 >"$group/cgroup.kill"; } 2>/dev/null
+n=0
+while [ $n -lt 50 ]; do
+    look
+    [ "$left" ] || break
+    kill -9 $left 2>/dev/null
     n=$((n + 1))
-done"""
+done
+[ -z "$group" ] || until rmdir "$group" 2>/dev/null || [ $n -gt 99 ]; do n=$((n + 1)); sleep 0.1; done"""
 
 
 # The watch over a process that is not ours is not its child either: it may wait for any of its children.
@@ -85,6 +103,7 @@ class LastWatch:
         self.mark = mark or str(int.from_bytes(os.urandom(8), "little") % _BELOW + _BELOW)
         self.file = variable if mark or not _can_limit(int(self.mark)) else "limits"  # Where the shell finds the mark.
         self.pid: int | None = None  # The shell's, once the guardian has started it.
+        self.group = ""  # The control group that it gathers all in. Empty: none may be made.
         self._reader, self._held = os.pipe()  # its end: nobody that holds the second one lives; after the mark, a line: `end`
 
     def over_us(self, environ: MutableMapping[str, str]) -> None:
@@ -97,12 +116,19 @@ class LastWatch:
 
     def begin(self) -> None:
         """In the guardian: start the shell. It ends when the guardian kills what is below it, which it is."""
-        self.pid = self._start(["/bin/sh", "-c", _SHELL], 0)
+        self.group = _new_group()
+        self.pid = self._start(["/bin/sh", "-c", _SHELL], 0, self.group)
 
     def begin_away(self) -> None:
         """Where there is no guardian: start the shell over this process, but not as its child. `end` ends it."""
         if (starter := self._start(["/bin/sh", "-c", _AWAY], 3, _SHELL)) is not None:
             os.waitpid(starter, 0)
+
+    def clear(self) -> None:
+        """In the guardian, at the end, when nothing is left below it."""
+        if self.group:
+            with suppress(OSError):  # a process that the kernel holds, or the shell has been faster
+                os.rmdir(self.group)
 
     def end(self) -> None:
         """Nothing is left to be watched: the shell leaves without a look."""
@@ -133,3 +159,28 @@ def _can_limit(mark: int) -> bool:
     except (ValueError, OSError):
         return False
     return (hard == resource.RLIM_INFINITY or hard >= mark) and os.access("/proc/self/limits", os.R_OK)
+
+
+def _new_group() -> str:
+    """A control group below the one that we are in, if that has been delegated to us: we own it, or systemd says so.
+    Empty: it has not, or has no cgroup.kill (Linux 5.14)."""
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8", errors="surrogateescape") as file:
+            own = next(line[3:].rstrip("\n") for line in file if line.startswith("0::"))
+    except (OSError, StopIteration):
+        return ""
+    for top in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):
+        if os.access(f"{top}{own}/cgroup.procs", os.W_OK) and os.path.exists(f"{top}{own}/cgroup.kill"):
+            group = f"{top}{own}/guarded-{os.getpid()}"  # a name that nobody kills by
+            with suppress(OSError):
+                if not _is_delegated(f"{top}{own}"):
+                    return ""
+                os.mkdir(group)
+                return group
+    return ""
+
+
+def _is_delegated(group: str) -> bool:
+    if (owner := os.stat(group).st_uid) and owner == os.geteuid():
+        return True
+    return any(name in ("trusted.delegate", "user.delegate") for name in os.listxattr(group))
