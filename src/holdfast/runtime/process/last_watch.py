@@ -8,9 +8,9 @@ The mark is a limit that means nothing: that of file locks, which Linux has not 
 descendant, through setsid, exec and an emptied environment, and /proc/<pid>/limits shows it without a look into the memory of
 the process, which may be locked. Where it cannot be set, the mark is a variable in the environment.
 
-Where a control group of version 2 has been delegated to us, the shell also gathers the agent and all below it in a new one, a moment
-after the start, and has the kernel kill that (cgroup.kill): those too that have set the limit anew (pam_limits). Children of who
-has been moved begin in there, so each is moved before its children are looked for.
+Where a control group of version 2 has been delegated to us, the shell also gathers the agent and all below it in a new one, a
+moment after the start, and has the kernel kill that (cgroup.kill): those too that have set the limit anew (pam_limits). What a
+process starts once it was moved begins in there, so each is moved before its children are looked for.
 
 The mark is random, and the shell reads it from its pipe, since everybody sees command lines. Yet limits are there for everybody
 to see. So only processes that this user has started are ended, whoever else takes the limit, or gives it to a setuid program.
