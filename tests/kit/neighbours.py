@@ -16,9 +16,9 @@ os.setgroups([]), os.setgid({NOBODY}), os.setuid({NOBODY}), os.umask(0o022)
 """
 
 
-def as_nobody(source: str, *args: object) -> str:
-    """What a program of another user prints."""
-    words = [sys.executable, "-c", _BECOMES + source, *map(str, args)]
+def as_nobody(source: str, *args: object, needs: str = "os") -> str:
+    """What a program of another user prints; `needs`: a module that it imports."""
+    words = [sys.executable, "-c", f"import {needs}{_BECOMES}{source}", *map(str, args)]
     return subprocess.run(words, capture_output=True, text=True, timeout=60, check=True, cwd="/").stdout
 
 

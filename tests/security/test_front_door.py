@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 from kit.network.security_peer import Job
 
-from holdfast.runtime.net.addresses import origin, user_of
+from holdfast.runtime.net.addresses import origin
 from holdfast.runtime.net.frames import FRAME_BYTES
+from holdfast.runtime.peer_user import user_of
 
 FILES = 1024
 

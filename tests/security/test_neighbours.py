@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
-from kit.neighbours import NOBODY, beside
+from kit.neighbours import NOBODY, as_nobody, beside
 from kit.ports import port_of
 
 from holdfast.core.errors import UsageError
+from holdfast.core.wire.google_wire import METHODS, SERVICE
 from holdfast.elastic.multiprocessing.subprocess_handler.subprocess_handler import SubprocessHandler
 from holdfast.integrations.etcd.client import access
+from holdfast.runtime.peer_user import is_ours, user_of
 from holdfast.runtime.process.process import children_of
 from holdfast.runtime.secrets import VARIABLES
 from holdfast.telemetry.record import state_dir
@@ -220,3 +225,94 @@ def test_etcd_s_password_is_read_from_a_file_and_one_on_the_command_line_is_warn
     (tmp_path / "password").write_text("hush\n")
     given = access({"user": "me", "password_file": str(tmp_path / "password")}, "--rdzv-conf")
     assert given["password"] == "hush" and "password_file" not in given
+
+
+ASKS = """
+link = socket.socket()
+link.connect(("127.0.0.1", int(sys.argv[1])))
+link.sendall(f"GET {sys.argv[2]} HTTP/1.1\\r\\nHost: 127.0.0.1\\r\\nConnection: close\\r\\n\\r\\n".encode())
+if sys.argv[3] == "says no more":
+    link.shutdown(socket.SHUT_WR)
+print(link.recv(100).split()[1].decode())
+"""
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("end", ["waits", "says no more"])
+def test_the_supervisor_s_page_and_the_attribution_service_answer_no_other_user(holdfast, tmp_path, wait_until, end):
+    """Who ends his half of the connection is still its owner, though the connection is not established any more."""
+    running = holdfast.start("supervisor", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--state", tmp_path / "fleet")
+    page = port_of(running, "dashboard at")
+    service = holdfast.start("attribution", "serve", "--root", tmp_path, "--port", 0)
+    logs = wait_until(lambda: re.search(r"service at \S+:(\d+)", service.stderr))[1]
+    assert as_nobody(ASKS, page, "/api/fleet", end) == "403\n"
+    assert as_nobody(ASKS, logs, "/jobs", end) == "403\n"
+
+
+CLOSES_AT_ONCE = """
+link = socket.socket()
+link.connect(("127.0.0.1", int(sys.argv[1])))
+link.close()
+"""
+
+
+@pytest.mark.root
+def test_who_has_left_is_not_taken_for_root():
+    """The kernel gives a socket that nobody has any more the number 0."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        as_nobody(CLOSES_AT_ONCE, listener.getsockname()[1])
+        link, _ = listener.accept()
+        with link:
+            assert user_of(link) is None and not is_ours(user_of(link))
+        ours = socket.create_connection(listener.getsockname())
+        link, _ = listener.accept()
+        with ours, link:
+            assert user_of(link) == os.geteuid() and is_ours(user_of(link))
+
+
+SPEAKS = """
+link = socket.socket()
+link.connect(("127.0.0.1", int(sys.argv[1])))
+link.settimeout(60)
+try:
+    while link.recv(4096):
+        pass
+except ConnectionError:
+    pass
+"""
+
+
+@pytest.mark.root
+def test_a_supervisor_without_a_token_hears_no_agent_of_another_user(holdfast, script, tmp_path, wait_until):
+    state = tmp_path / "fleet"
+    running = holdfast.start("supervisor", "--listen", "127.0.0.1:0", "--http", "off", "--state", state)
+    port = port_of(running)
+    as_nobody(SPEAKS, port)
+    wait_until(lambda: f"it is of another user (uid {NOBODY}), and there is no token" in running.stderr)
+    waits = script("import time; time.sleep(300)")
+    holdfast.start("run", "--supervisor", f"127.0.0.1:{port}", "--node-name", "node1", waits)
+    wait_until(lambda: '"node1"' in holdfast.run("nodes", "--json", "--state", state).stdout)
+
+
+CORDONS = """
+channel = grpc.insecure_channel(f"127.0.0.1:{sys.argv[1]}")
+print(channel.unary_unary(sys.argv[2])(b"", timeout=30))
+"""
+
+
+@pytest.mark.root
+def test_a_host_s_daemon_hears_no_other_user_unless_it_is_told_to(holdfast, tmp_path, wait_until):
+    for number, allowed in enumerate(((), ("--allow-user", NOBODY), ("--allow-user", "any"))):
+        running = holdfast.start("daemon", "--port", 0, "--state-dir", tmp_path / f"daemon{number}", *allowed)
+        method = f"/{SERVICE}/{next(iter(METHODS))}"
+        said = as_nobody(CORDONS, port_of(running), method, needs="grpc._channel")
+        assert ("not heard from this user" in said) == (not allowed) and "heard" in said
+        if not allowed:
+            wait_until(lambda running=running: f"uid {NOBODY}" in running.stderr and "--allow-user" in running.stderr)
+        assert "heard" in as_ourselves(port_of(running), method)
+
+
+def as_ourselves(port, method):
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        said = channel.unary_unary(method)(b"", timeout=30).decode()
+    return "" if "not heard" in said else said

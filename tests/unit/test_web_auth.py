@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.errors import UsageError
-from holdfast.runtime.http_server import socket_owner
+from holdfast.runtime.peer_user import in_proc
 from holdfast.supervisor.web.auth import (
     COOKIE,
     OPERATE,
@@ -22,6 +22,10 @@ from holdfast.supervisor.web.auth import (
 
 LOOKS, ACTS = "look-" + "x" * 20, "act-" + "y" * 20
 JSON = "application/json"
+
+
+def nobody() -> None:
+    """Of whom the kernel says nothing."""
 
 
 def status(act) -> int:
@@ -49,21 +53,21 @@ def status(act) -> int:
 def test_a_token_is_worth_its_role(needed, token, expected):
     gate = Gate({LOOKS: READ, ACTS: OPERATE})
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
-    assert status(lambda: gate.admit(needed, headers, ("203.0.113.1", 1))) == expected
+    assert status(lambda: gate.admit(needed, headers, nobody)) == expected
 
 
 def test_a_cookie_is_worth_its_token_and_does_not_tell_it():
     gate = Gate({LOOKS: READ, ACTS: OPERATE})
     cookie = gate.cookie(ACTS)
     assert ACTS not in cookie and gate.cookie("nonsense") == ""
-    assert status(lambda: gate.admit(OPERATE, {"cookie": f"a=b; {COOKIE}={cookie}"}, None)) == 200
-    assert status(lambda: gate.admit(READ, {"cookie": f"{COOKIE}={ACTS}"}, None)) == 401
-    assert status(lambda: Gate({LOOKS: READ}).admit(READ, {"cookie": f"{COOKIE}={cookie}"}, None)) == 401
+    assert status(lambda: gate.admit(OPERATE, {"cookie": f"a=b; {COOKIE}={cookie}"}, nobody)) == 200
+    assert status(lambda: gate.admit(READ, {"cookie": f"{COOKIE}={ACTS}"}, nobody)) == 401
+    assert status(lambda: Gate({LOOKS: READ}).admit(READ, {"cookie": f"{COOKIE}={cookie}"}, nobody)) == 401
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:29180", "localhost", "[::1]:29180"])
 def test_without_tokens_this_hosts_names_are_answered_to(host):
-    assert status(lambda: Gate({}).admit(OPERATE, {"host": host}, None)) == 200
+    assert status(lambda: Gate({}).admit(OPERATE, {"host": host}, os.geteuid)) == 200
 
 
 @pytest.mark.parametrize(
@@ -79,7 +83,7 @@ def test_without_tokens_this_hosts_names_are_answered_to(host):
     ],
 )
 def test_without_tokens_no_other_name_is(host):
-    assert status(lambda: Gate({}).admit("", {"host": host}, None)) == 400
+    assert status(lambda: Gate({}).admit("", {"host": host}, os.geteuid)) == 400
 
 
 @pytest.mark.parametrize(
@@ -127,12 +131,19 @@ def test_whose_socket_asks_stands_in_proc(tmp_path: Path):
     (tmp_path / "tcp").write_text(head + row.format(4000, "01", 1234) + row.format(4001, "06", 77))
     long = "   0: 0000000000000000FFFF00000100007F:0FA2 0000000000000000FFFF00000100007F:71FC 01 0:0 0:0 0  55 0 1\n"
     (tmp_path / "tcp6").write_text(head + long)
-    assert [socket_owner("127.0.0.1", port, str(tmp_path)) for port in (4000, 4001, 4002, 4003)] == [1234, None, 55, None]
-    assert socket_owner("nonsense", 1, str(tmp_path)) is None and socket_owner("127.0.0.1", 4000, str(tmp_path / "no")) is None
+    here = ("127.0.0.1", 0x71FC)
+    found = [in_proc(here, ("127.0.0.1", port), str(tmp_path)) for port in (4000, 4001, 4002, 4003)]
+    assert found == [(1234, 1), (77, 1), (55, 1), None]
+    assert in_proc(("127.0.0.1", 1), ("127.0.0.1", 4000), str(tmp_path)) is None, "another connection from the same port"
+    assert in_proc(here, ("nonsense", 1), str(tmp_path)) is None
+    assert in_proc(here, ("127.0.0.1", 4000), str(tmp_path / "no")) is None
 
 
-def test_another_users_process_is_refused(monkeypatch):
-    from holdfast.supervisor.web import auth
+@pytest.mark.parametrize("user", [None, os.geteuid() + 1])
+def test_another_users_process_is_refused_and_one_of_whom_nobody_knows(user):
+    assert status(lambda: Gate({}).admit(READ, {"host": "localhost"}, lambda: user)) == 403
 
-    monkeypatch.setattr(auth, "socket_owner", lambda host, port: os.geteuid() + 1)
-    assert status(lambda: Gate({}).admit(READ, {"host": "localhost"}, ("127.0.0.1", 1))) == 403
+
+@pytest.mark.parametrize("user", [0, os.geteuid()])
+def test_root_and_our_own_user_are_let_in(user):
+    assert status(lambda: Gate({}).admit(READ, {"host": "localhost"}, lambda: user)) == 200

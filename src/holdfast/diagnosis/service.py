@@ -15,6 +15,7 @@ from __future__ import annotations
 import hmac
 import json
 import os
+import socket
 import threading
 import time
 from collections import OrderedDict
@@ -31,7 +32,8 @@ from holdfast.diagnosis.evidence import Evidence
 from holdfast.diagnosis.gather import gather
 from holdfast.diagnosis.report import as_json
 from holdfast.diagnosis.rule import Rules
-from holdfast.runtime.http_server import BoundedHttpServer, JsonHandler, socket_owner
+from holdfast.runtime.http_server import BoundedHttpServer, JsonHandler
+from holdfast.runtime.peer_user import is_ours, user_of
 
 INTENTS = ("progressive", "terminal", "track_only")
 MOST_BODY = 64 << 10
@@ -200,10 +202,10 @@ class Service:
         wanted = [job for job in jobs if job.status in statuses or not statuses]
         return [{"log_path": job.path, "status": job.status, **job.said} for job in wanted]
 
-    def admit(self, header: str, client: tuple[str, int]) -> None:
+    def admit(self, header: str, connection: socket.socket) -> None:
         """Let a request pass that shows the token; where there is none, one of this user or of root. Refused."""
         if not self.token:
-            if socket_owner(*client) not in (None, 0, os.geteuid()):
+            if not is_ours(user_of(connection)):
                 raise Refused(403, "FORBIDDEN", "this service belongs to another user; with --token-file others may ask")
         elif not hmac.compare_digest(header.encode(), f"Bearer {self.token}".encode()):
             raise Refused(401, "UNAUTHORIZED", "show the token: Authorization: Bearer …")
@@ -285,7 +287,7 @@ def _handler(service: Service) -> type[JsonHandler]:
         def _answer(self, work: Callable[[], Any]) -> None:
             try:
                 if self.path != "/healthz":
-                    service.admit(self.headers.get("Authorization", ""), self.client_address[:2])
+                    service.admit(self.headers.get("Authorization", ""), self.connection)
                 self.reply(200, work())
             except Refused as refused:
                 service.counts["refused"] += 1

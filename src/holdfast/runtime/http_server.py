@@ -7,9 +7,7 @@ A client that sends no whole request costs a thread for `REQUEST_S`. Who gives w
 from __future__ import annotations
 
 import json
-import os
 import socket
-import struct
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -19,9 +17,6 @@ from holdfast.runtime.net.admission import NO_ROOM, Admission, Limits, dismiss, 
 
 REQUEST_S = 5.0
 """How long a client may take to send its request, head and body."""
-
-ESTABLISHED = "01"
-"""A connection's state in /proc/net/tcp (include/net/tcp_states.h)."""
 
 
 class BoundedHttpServer(ThreadingHTTPServer):
@@ -107,29 +102,3 @@ class JsonHandler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing: clients ask every few seconds."""
-
-
-def socket_owner(host: str, port: int, root: str = "/proc/net") -> int | None:
-    """Which user has the socket at the other end of a loopback connection. None: the kernel does not tell."""
-    wanted = _as_in_proc(host, port)
-    for table in ("tcp", "tcp6"):
-        try:
-            with open(os.path.join(root, table), encoding="ascii", errors="replace") as file:
-                for line in file:
-                    words = line.split()
-                    if len(words) > 7 and words[1] in wanted and words[3] == ESTABLISHED:
-                        return int(words[7])
-        except (OSError, ValueError):
-            continue
-    return None
-
-
-def _as_in_proc(host: str, port: int) -> tuple[str, ...]:
-    """Addresses there are in words of 32 bits, in the host's byte order (here: little-endian), and ports in hexadecimal."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        packed = socket.inet_pton(family, host)
-    except OSError:
-        return ()
-    said = [packed] if family == socket.AF_INET6 else [packed, b"\0" * 10 + b"\xff\xff" + packed]
-    return tuple("".join(f"{word:08X}" for word in struct.unpack(f"={len(one) // 4}I", one)) + f":{port:04X}" for one in said)

@@ -30,6 +30,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     parser.add_argument("--port", type=int, metavar="N", help=f"default: ${PORT_VARIABLE}, else {PORT}; 0: any")
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDR", help="of the loopback interface (default: %(default)s)")
+    whose = "also hear ranks of this user of the host, beside our own and root's; any: of everybody; may be repeated"
+    parser.add_argument("--allow-user", action="append", default=[], metavar="UID", help=whose)
     parser.add_argument("--silence", type=float, metavar="S", help="a rank not heard of for S seconds is silent (default: 30)")
     parser.add_argument("--state-dir", metavar="DIR", help="where its table is kept (default: where jobs are)")
     parser.add_argument("--supervisor", metavar="HOST:PORT[,…]", help="tell it of ranks that agents of ours have not started")
@@ -57,12 +59,20 @@ def run(options: argparse.Namespace) -> int:
     silence_s = SILENCE_S if options.silence is None else options.silence
     if silence_s <= 0:
         raise UsageError(f"--silence: {silence_s:g} is not more than 0 seconds")
-    daemon = Daemon(home, options.host, _port(options.port), silence_s, _supervisor(options))
+    daemon = Daemon(home, options.host, _port(options.port), silence_s, _supervisor(options), _users(options.allow_user))
     try:
         print(f"listening at {daemon.listens}; table in {home}", flush=True)
         return daemon.run()
     finally:
         daemon.close()
+
+
+def _users(given: list[str]) -> frozenset[int] | None:
+    if "any" in given:
+        return None
+    if wrong := [one for one in given if not one.isdecimal()]:
+        raise UsageError(f"--allow-user: {wrong[0]!r} is neither a uid nor any", hint="`id -u NAME` tells a user's")
+    return frozenset(map(int, given))
 
 
 def _supervisor(options: argparse.Namespace) -> Supervisor | None:

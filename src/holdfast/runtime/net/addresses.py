@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import socket
-import struct
-import sys
 from typing import Any
+
+from holdfast.runtime.peer_user import user_of
 
 SCONTROL_S = 5.0  # Longest wait for Slurm's controller. It answers in milliseconds.
 
@@ -93,39 +93,16 @@ def slurm_address(node: str, patience_s: float = SCONTROL_S) -> str:
     return words.get("NodeAddr") or node
 
 
-_SOCK_DIAG, _BY_FAMILY = 4, 20
-"""NETLINK_SOCK_DIAG and SOCK_DIAG_BY_FAMILY (linux/netlink.h, linux/sock_diag.h)."""
-
-_ASKS = struct.Struct("=LHHLL BBBBL")
-"""A request: length, kind, flags, number, port; family, protocol, what more, nothing, states. Then two ends, and no more."""
-
-_UID_AT = 16 + 4 + 48 + 12
-"""Where the user stands in an answer: behind its head, the state, both ends, and three numbers (linux/inet_diag.h)."""
-
-
-def user_of(sock: socket.socket) -> int | None:
-    """Whose process has the other end of a TCP connection within this host. None: the kernel does not tell."""
-    try:
-        (host, port, *_), (other_host, other_port, *_) = sock.getsockname(), sock.getpeername()
-        family = socket.AF_INET6 if ":" in host and not host.startswith("::ffff:") else socket.AF_INET
-        here, there = (socket.inet_pton(family, one.removeprefix("::ffff:")).ljust(16, b"\0") for one in (host, other_host))
-        ends = struct.pack("!HH16s16s", other_port, port, there, here) + struct.pack("=LLL", 0, 0xFFFFFFFF, 0xFFFFFFFF)
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
-            kernel.settimeout(0.1)
-            size = _ASKS.size + len(ends)
-            kernel.send(_ASKS.pack(size, _BY_FAMILY, 1, 0, 0, family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF) + ends)
-            answer = kernel.recv(4096)
-    except (OSError, ValueError):
-        return None
-    is_one = len(answer) >= _UID_AT + 4 and int.from_bytes(answer[4:6], sys.byteorder) == _BY_FAMILY
-    return int.from_bytes(answer[_UID_AT : _UID_AT + 4], sys.byteorder) if is_one else None
+def is_within_this_host(sock: socket.socket, host: str) -> bool:
+    """Whether a connection from the address `host` comes from this host: over loopback, or from the address that it came to."""
+    return host.removeprefix("::ffff:").startswith("127.") or host in ("::1", sock.getsockname()[0])
 
 
 def origin(sock: socket.socket, host: str) -> tuple[str, str]:
     """Whom a connection from the address `host` counts for, and `host`. Within this host that is a user, of IPv6 a network:
     both have as many addresses as they like."""
     plain = host.removeprefix("::ffff:")
-    if plain.startswith("127.") or host == "::1":
+    if is_within_this_host(sock, host):
         user = user_of(sock)
         return "here" if user is None else f"user {user}", host
     if ":" not in plain:

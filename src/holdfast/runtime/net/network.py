@@ -22,7 +22,7 @@ from holdfast.core.value import quicken
 from holdfast.core.wire.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Serving, Transmit
 from holdfast.core.wire.messages import Message, is_of_a_member
 from holdfast.runtime.host import Host
-from holdfast.runtime.net.addresses import bind_addresses, host_and_port, is_loopback, looked_up, origin
+from holdfast.runtime.net.addresses import bind_addresses, host_and_port, is_loopback, is_within_this_host, looked_up, origin
 from holdfast.runtime.net.admission import LIMITS, NO_ROOM, Admission, Limits, RejectionLog
 from holdfast.runtime.net.codec import decode, encode, warm
 from holdfast.runtime.net.frames import FRAME_BYTES, SEAL_BYTES, TOKEN_BYTES, Identity, Turned
@@ -31,6 +31,7 @@ from holdfast.runtime.net.loopback_link import Loopback
 from holdfast.runtime.net.names import Addresses, Names
 from holdfast.runtime.net.ports import listening_process
 from holdfast.runtime.net.wire import Wire
+from holdfast.runtime.peer_user import is_ours, user_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -303,6 +304,8 @@ class Network:
             sock.setblocking(False)
             wire = self._add(sock, self._guest(), ours=False, peer=str(address[0]))
             dropped += self._dismiss(self.guests.enter(wire, origin(sock, wire.peer), self.host.now(), sock.fileno()))
+            if not self.identity.token and self.shelter is None and (why := _is_anothers(sock, wire.peer)):
+                dropped += self._lost(wire, why)
         return dropped
 
     def _guest(self) -> int:
@@ -450,6 +453,15 @@ class Network:
             self.host.unwatch(sock.fileno())
             sock.close()
         self.listeners = []
+
+
+def _is_anothers(sock: socket.socket, peer: str) -> str:
+    """Why a connection within this host is not heard where nothing has to be proved: it is another user's. Empty: it is."""
+    if not is_within_this_host(sock, peer) or is_ours(user := user_of(sock)):
+        return ""
+    if user is None:
+        return "nobody has its other end any more, and there is no token that it could show"
+    return f"it is of another user (uid {user}), and there is no token that it could show"
 
 
 def _listener(family: int, at: tuple[Any, ...]) -> socket.socket:

@@ -14,7 +14,7 @@ import _thread
 import os
 import select
 import signal
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from holdfast.agent.control.control_client import ask
@@ -26,6 +26,7 @@ from holdfast.core.machine import Action, Observation, Say, Signalled, Tick
 from holdfast.core.value import replace
 from holdfast.core.wire.google_wire import Message
 from holdfast.runtime.host import Host
+from holdfast.runtime.peer_user import is_ours
 from holdfast.runtime.process.environments import environments
 from holdfast.supervisor.daemon.google_service import serve
 from holdfast.supervisor.daemon.host_table import (
@@ -54,6 +55,9 @@ GOODBYE_S = 1.0
 
 FOLDER_HINT = "name another folder with --state-dir"
 
+MOST_REFUSED = 24
+"""Users who are told of, so that nobody fills the log."""
+
 AGENT: dict[str, Any] = {"job": str, "node": str, "pid": int, "job_dir": str}
 """What an agent says of itself."""
 
@@ -62,8 +66,10 @@ class Daemon:
     """The process. HoldfastError: another one has this home, or the port is taken."""
 
     def __init__(
-        self, home: str, host: str, port: int, silence_s: float = SILENCE_S, supervisor: Supervisor | None = None
+        self, home: str, host: str, port: int, silence_s: float = SILENCE_S, supervisor: Supervisor | None = None,
+        users: Collection[int] | None = ()
     ) -> None:
+        """`users`: whose ranks are heard beside our user's and root's; None: everybody's."""
         self.host = Host(self.say)
         self.home, self.since_unix = home, self.host.unix()
         make_home(home)
@@ -74,6 +80,9 @@ class Daemon:
             raise HoldfastError(f"cannot keep a table in {home}: {error.strerror}", hint=FOLDER_HINT) from error
         self.table = HostTable.of(self.journal.rows, silence_s, self.host.now())
         self.stderr, self.io_thread = Stderr(), IoThread()
+        self.users = users
+        self._refused: set[int | None] = set()
+        """Who was told of."""
         self.trouble = ""
         """Why the table could not be kept last."""
         self._lock = _thread.allocate_lock()
@@ -82,7 +91,7 @@ class Daemon:
         self._news = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         """Wakes the loop: the table has changed, in whichever thread."""
         self.uplink = HostUplink(self.host, supervisor, self.say, self.see) if supervisor is not None else None
-        self.server, self.port = serve(host, port, self._hear)
+        self.server, self.port = serve(host, port, self._hear, self._may_speak)
         self.listens = shown_endpoint(host, self.port)
         try:
             self.control = ControlSocket(daemon_socket(home))
@@ -127,6 +136,15 @@ class Daemon:
 
     def _say(self, text: str) -> None:
         self.stderr.say(f"holdfast daemon: {plain(text)}\n")
+
+    def _may_speak(self, user: int | None) -> bool:
+        if self.users is None or is_ours(user) or user in self.users:
+            return True
+        if user not in self._refused and len(self._refused) < MOST_REFUSED:
+            self._refused.add(user)
+            hint = "--allow-user UID, or any, lets others in"
+            self.say(f"what {'nobody' if user is None else f'uid {user}'} says of ranks here is not heard: {hint}")
+        return False
 
     def _hear(self, peer: str, method: str, message: Message) -> None:
         self.see(RpcHeard(peer=peer, method=method, message=message, at_unix=self.host.unix()))

@@ -1,8 +1,8 @@
 """How do Google's clients reach the host table? A gRPC server on loopback: every method answers OK, and from memory.
 
 A gRPC error blocks Google's client, and with it the agent, for seven seconds; a slow answer as long as it takes. So what cannot
-be read is answered with OK too. This wire has no authentication: any process of this host can say anything about ranks, and
-nothing that is said here acts on another host.
+be read is answered with OK too. This wire has no authentication, so the kernel tells which user says it: others than ours, root
+and those who are named are not heard. Nothing that is said here acts on another host.
 """
 
 from __future__ import annotations
@@ -11,18 +11,22 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import unquote
 
 from holdfast.core.config.grammar import shown_endpoint
 from holdfast.core.errors import HoldfastError
 from holdfast.core.wire.google_wire import METHODS, OWN_SERVICE, SERVICE, HostResponse, Message, Method, WorkerInfo
+from holdfast.runtime.peer_user import Address, user_between
 
 AT_ONCE = 4
 """Calls that are answered at a time; each takes microseconds."""
 
 
-def serve(host: str, port: int, hear: Callable[[str, str, Message], None]) -> tuple[Any, int]:
+def serve(
+    host: str, port: int, hear: Callable[[str, str, Message], None], may_speak: Callable[[int | None], bool]
+) -> tuple[Any, int]:
     """Listen at `host:port` (0: any); gRPC's server, which runs until its `stop`, and the port. `hear` is called with peer,
-    method and message, in some thread. HoldfastError: it cannot listen."""
+    method and message, in some thread; `may_speak` is asked of each user. HoldfastError: it cannot listen."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said by us
     try:
         import grpc  # type: ignore[import-untyped]
@@ -31,6 +35,8 @@ def serve(host: str, port: int, hear: Callable[[str, str, Message], None]) -> tu
 
     def handler(method: str, kind: type[Message]) -> Any:
         def answer(data: bytes, context: Any) -> bytes:
+            if not may_speak(_user(context.peer(), (host, bound))):
+                return HostResponse(response=f"{method}: not heard from this user").encode()
             try:
                 hear(context.peer(), method, kind.decode(data))
             except ValueError:
@@ -56,3 +62,17 @@ def serve(host: str, port: int, hear: Callable[[str, str, Message], None]) -> tu
         )
     server.start()
     return server, int(bound)
+
+
+def _user(peer: str, here: Address) -> int | None:
+    """Of gRPC's name for a client: `ipv4:127.0.0.1:4000` or `ipv6:%5B::1%5D:4000`."""
+    kind, _, address = unquote(peer).partition(":")
+    host, _, port = address.rpartition(":")
+    if kind not in ("ipv4", "ipv6") or not port.isdigit():
+        return None
+    host = host.strip("[]")
+    if kind == "ipv6":
+        name = "::1"
+    else:
+        name = "127.0.0.1" if here[0] == "localhost" else here[0]
+    return user_between((name, here[1]), (host, int(port)))

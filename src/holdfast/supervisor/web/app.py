@@ -23,6 +23,7 @@ from starlette.routing import Route as Served
 
 from holdfast import __version__
 from holdfast.core.value import to_plain
+from holdfast.runtime.peer_user import user_between
 from holdfast.supervisor.metrics import CONTENT_TYPE, exposition
 from holdfast.supervisor.web import openapi, view
 from holdfast.supervisor.web.auth import COOKIE, Gate, Refused, refuse_a_forgery
@@ -78,8 +79,7 @@ class Api:
     async def serve(self, route: openapi.Route, request: Request) -> Response:
         headers = request.headers
         try:
-            client = (request.client.host, request.client.port) if request.client is not None else None
-            self.gate.admit(route.role, headers, client)
+            self.gate.admit(route.role, headers, lambda: user_between(request.scope["server"], request.scope["client"]))
             if request.method == "POST":
                 refuse_a_forgery(headers, FORM if route.name == "login" else JSON)
             answer: Callable[[Request], Awaitable[Response]] = getattr(self, route.name)

@@ -4,19 +4,18 @@
 
 A token comes as `Authorization: Bearer TOKEN`, or once in a form, which is answered with a cookie made of it that no script can
 read. Without tokens we listen on the loopback interface only, answer to its names only (a foreign page whose name points here
-is refused), and look up in /proc which user's socket asks.
+is refused), and ask the kernel which user's socket asks.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from holdfast.core.errors import HoldfastError, UsageError
-from holdfast.runtime.http_server import socket_owner
 from holdfast.runtime.net.addresses import is_loopback
+from holdfast.runtime.peer_user import is_ours
 
 READ, OPERATE = "read", "operate"
 ROLES = (READ, OPERATE)
@@ -74,10 +73,10 @@ class Gate:
     def __init__(self, known: Mapping[str, str]) -> None:
         self.known = known
 
-    def admit(self, needed: str, headers: Mapping[str, str], client: tuple[str, int] | None) -> None:
-        """Let a request pass that needs that role (empty: none). Refused."""
+    def admit(self, needed: str, headers: Mapping[str, str], user: Callable[[], int | None]) -> None:
+        """Let a request pass that needs that role (empty: none); `user`: whose process sends it. Refused."""
         if not self.known:
-            return self._by_host(headers, client)
+            return self._by_host(headers, user)
         if not needed:
             return None
         role = self._role(headers)
@@ -109,13 +108,14 @@ class Gate:
                 return role
         return ""
 
-    def _by_host(self, headers: Mapping[str, str], client: tuple[str, int] | None) -> None:
+    def _by_host(self, headers: Mapping[str, str], user: Callable[[], int | None]) -> None:
         if not is_loopback(_name(headers.get("host", ""))):
             hint = "ask for 127.0.0.1 or localhost, or start the supervisor with --http-token-file"
             raise Refused(400, "without tokens the supervisor answers only to this host's own names", hint=hint)
-        if client is not None and (uid := socket_owner(*client)) not in (None, 0, os.geteuid()):
+        if not is_ours(uid := user()):
             hint = "start the supervisor with --http-token-file, and send a token"
-            raise Refused(403, f"the supervisor belongs to another user than uid {uid}", hint=hint)
+            who = "who asks" if uid is None else f"uid {uid}"
+            raise Refused(403, f"the supervisor belongs to another user than {who}", hint=hint)
 
 
 def refuse_a_forgery(headers: Mapping[str, str], kind: str) -> None:
