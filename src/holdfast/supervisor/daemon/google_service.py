@@ -66,13 +66,10 @@ def serve(
 
 def _user(peer: str, here: Address) -> int | None:
     """Of gRPC's name for a client: `ipv4:127.0.0.1:4000` or `ipv6:%5B::1%5D:4000`."""
-    kind, _, address = unquote(peer).partition(":")
+    address = unquote(peer).partition(":")[2]
     host, _, port = address.rpartition(":")
-    if kind not in ("ipv4", "ipv6") or not port.isdigit():
+    if not port.isdecimal():
         return None
     host = host.strip("[]")
-    if kind == "ipv6":
-        name = "::1"
-    else:
-        name = "127.0.0.1" if here[0] == "localhost" else here[0]
-    return user_between((name, here[1]), (host, int(port)))
+    ours = "::1" if ":" in host else "127.0.0.1" if here[0] == "localhost" else here[0]
+    return user_between((ours, here[1]), (host, int(port)))
