@@ -337,7 +337,7 @@ def test_the_failure_box_is_torchrun_s_to_the_letter(holdfast, script, tmp_path,
     theirs = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", *args], capture_output=True, text=True, cwd=tmp_path, timeout=120
     )
-    ours = holdfast("run", *args)
+    ours = holdfast("run", "--failure-box", *args)
     assert _box(ours.stderr) == _box(theirs.stderr)
     if "2" in how:
         assert "exitcode  : -15 (pid: PID)  (SIGTERM)" in _box(ours.stderr), "the sibling that was stopped"

@@ -105,7 +105,7 @@ def test_a_round_that_ended_for_a_node_that_came_is_no_incident(
 
 
 def test_the_report_says_the_cause_and_what_to_do_above_the_box(holdfast: Any, script: Any) -> None:
-    done = holdfast(*TWO_RANKS, script(ONE_TYPO))
+    done = holdfast(*TWO_RANKS, "--failure-box", script(ONE_TYPO))
     said = " ".join(done.stderr.split())
     cause = "rank 1 on n1: the script uses a name that is not there; fix the script at the line that its traceback names"
     assert f"Cause {cause} (user-code, 95% sure)" in said
@@ -154,7 +154,7 @@ def test_rules_that_cannot_be_read_hold_up_nothing_and_cost_only_themselves(hold
     done = holdfast(*TWO_RANKS, "--max-restarts", 1, script(ONE_TYPO))
     said = " ".join(done.stderr.split())
     assert done.returncode == 1 and "your own rules are not used: " in said and why in said
-    assert "the script uses a name that is not there" in said and "Root Cause (first observed failure)" in said
+    assert "the script uses a name that is not there" in said
 
 
 def test_what_checks_say_of_the_node_is_kept_with_its_failure(holdfast: Any, script: Any, tmp_path: Path) -> None:

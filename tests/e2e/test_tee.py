@@ -102,7 +102,7 @@ def test_a_prefix_template_names_the_global_rank(script: Path, holdfast: Any):
 def test_the_report_ends_with_the_last_lines_and_torchruns_box(tmp_path: Path, holdfast: Any):
     script = tmp_path / "bad.py"
     script.write_text("import sys; print('the last words', file=sys.stderr); sys.exit(7)")
-    run = holdfast.run("run", "-r", 3, script)
+    run = holdfast.run("run", "-r", 3, "--failure-box", script)
     assert run.returncode == 1
     assert "rank 0 (local 0) on " in run.stderr and "exited with code 7" in run.stderr
     assert "  │ the last words\n" in run.stderr

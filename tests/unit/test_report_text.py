@@ -11,7 +11,7 @@ from holdfast.core.job.finding import Finding, Quote
 from holdfast.core.job.report import JobReport
 from holdfast.telemetry.report import report_text as module
 from holdfast.telemetry.report.phrasing import ranges, span
-from holdfast.telemetry.report.report_text import report_from_json, report_json, report_text, terminal
+from holdfast.telemetry.report.report_text import MOST_LINES, report_from_json, report_json, report_text, terminal
 
 STACK = 'Traceback (most recent call last):\n  File "train.py", line 8, in <module>\n    step()\nRuntimeError: boom\n'
 
@@ -41,24 +41,17 @@ def test_a_report_reads_from_the_cause_to_the_decision():
     others = [stopped(rank) for rank in range(16) if rank != 3]
     assert report_text(report(BOOM, *others), width=120).splitlines() == [
         "holdfast: job lm-7b failed: rank 3 (local 3) on gpu-00 exited with code 1: RuntimeError: boom",
-        "",
         "First failure",
         "  rank 3 (local 3) on gpu-00 · pid 4703 · exit code 1 · at 2026-11-20 21:20:54 UTC · attempt 3, round 4",
-        "",
-        "  Traceback (most recent call last):",
-        '    File "train.py", line 8, in <module>',
-        "      step()",
-        "  RuntimeError: boom",
-        "",
+        '  File "train.py", line 8, in <module>',
+        "    step()",
         "Last lines of its log",
         "  │ step 99",
-        "  │ (its traceback, as above)",
+        "  │ (its traceback)",
         "  │ bye",
         "  all of it: gpu-00:/logs/attempt_3/3/stderr.log",
-        "",
         "After it",
         "  ranks 0-2, 4-15 on gpu-00, gpu-01: stopped by us after that (SIGTERM)",
-        "",
         "Decision",
         "  gave up: the restarts are used up · 4 rounds on 2 nodes in 2 h 13 min · exit code 1",
         "  the whole story: holdfast report lm-7b",
@@ -152,15 +145,27 @@ def test_colours_of_the_worker_are_dropped_and_ours_are_only_for_a_terminal():
     assert "\x1b[2m  │ Error: bad\x1b[0m\n" in report_text(report(red), colour=True)
 
 
-def test_a_long_traceback_loses_its_middle_and_says_where_it_is():
-    stack = "\n".join(["Traceback (most recent call last):", *["  again()"] * 1000, "RecursionError: too deep"])
-    text = report_text(report(failure(3, exitcode=1, cause="exception", traceback=stack, error_file="/e.json")))
-    assert "957 lines left out; whole in /e.json" in text and "RecursionError: too deep" in text and len(text.splitlines()) < 70
-
-
 def test_many_different_failures_do_not_bury_the_first():
     text = report_text(report(BOOM, *(failure(rank, exitcode=rank) for rank in range(10, 60))))
-    assert "  … and 38 more\n" in text
+    assert "  … and 46 more\n" in text
+
+
+def test_it_fits_a_terminal_whatever_there_is_to_tell():
+    tail = tuple(f"line {number}" for number in range(40))
+    root = failure(3, exitcode=-9, cause="signal", traceback=STACK, trouble="odd", log_path="/l", log_tail=tail)
+    found = Finding(kind="user-code", confidence=0.95, rule="r", sentence="the script divides by zero; " * 9)
+    lines = report_text(report(root, *(failure(rank, exitcode=rank) for rank in range(4, 900))), found).splitlines()
+    assert len(lines) == MOST_LINES and "  │ line 39" in lines and "  │ line 0" not in lines
+
+
+def test_ranks_that_failed_alike_are_said_to_have():
+    others = [failure(rank, exitcode=1, cause="exception", message="RuntimeError: boom") for rank in range(4, 8)]
+    assert "\n  ranks 4-7 on gpu-00: the same\n" in report_text(report(BOOM, *others))
+
+
+def test_the_short_one_says_who_failed_and_what_was_decided():
+    lines = report_text(report(BOOM, stopped(1)), brief=True).splitlines()
+    assert [line for line in lines if not line.startswith(" ")] == [lines[0], "Decision"] and "rank 3 (local 3)" in lines[0]
 
 
 def test_paths_are_never_broken_by_a_narrow_terminal():

@@ -21,7 +21,8 @@ script without us; the agent then has its pidfd.
 - once the script has a process group, has a thread answer how far its collectives have come (`client.collectives`);
 - enables faulthandler, as torch's `record` does;
 - wraps sys.excepthook, to leave the exception's words in the page, write the error record and raise the page's error flag
-  before the traceback is printed. The words need no disk and no descriptor: neither may be left;
+  before the traceback is printed. The words need no disk and no descriptor: neither may be left. Where all ranks write to one
+  stderr, only the first of those with the same error prints its traceback; each has it in its record;
 - leaves a mark when the interpreter begins to end in good order, and tells the agent: the exit code comes a while later;
 - keeps what Python wrote to stderr last, for that moment: the text of a SystemExit is shown there, and reaches no hook.
 
@@ -213,7 +214,7 @@ def _offer_stacks(fd: int) -> None:
 
 def _watch_script(hook: int, once_loaded: Mapping[str, Callable[[ModuleType], object]] | None = None) -> None:
     global notebook
-    if hook:
+    if hook & (layout.HOOK_SIGNS | layout.HOOK_MODULES):
         hooks = load("_holdfast_hooks", "client", "hooks.py")
         notebook = hooks.Notebook(layout, lambda: words) if hook & layout.HOOK_MODULES else None
         hooks.watch(writer, notebook, signs=hook & layout.HOOK_SIGNS != 0, joined=_offer_collectives, more=once_loaded)
@@ -330,12 +331,14 @@ def _install_hooks() -> None:
             load("_holdfast_record", "client", "record.py").write(_error_file, error, time_ns())
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        news = [True]
         if os.getpid() == _me:
             judged.append(error)
             if get_ident() == main_thread and _is_the_end():
-                now = time_ns()
-                _try_quietly(lambda: _leave_words(error), lambda: write(error), lambda: _flag_error(error, now))
-        shown(kind, error, trace)
+                now, claim = time_ns(), lambda: news.append(_is_news(error))
+                _try_quietly(lambda: _leave_words(error), lambda: write(error), claim, lambda: _flag_error(error, now))
+        if news[-1]:
+            shown(kind, error, trace)
 
     def at_exit() -> None:
         if os.getpid() != _me:
@@ -375,6 +378,13 @@ def _leave_words(error: BaseException) -> None:
         said = "<exception without a text>"
     text = f"{type(error).__name__}: {said}" if said else type(error).__name__
     _put_text(layout.LAST_WORDS, layout.LAST_WORDS_BYTES, " ".join(text.split()).encode("utf-8", "backslashreplace"))
+
+
+def _is_news(error: BaseException) -> bool:
+    """Whether to show the error: False where another rank, whose stderr is ours, has shown it, and ours is on record."""
+    if words is None or not words[layout.HOOK] & layout.HOOK_ONCE or not isinstance(error, Exception) or not _error_file:
+        return True
+    return bool(load("_holdfast_record", "client", "record.py").is_first(_error_file, error))
 
 
 def _is_the_end() -> bool:

@@ -70,6 +70,38 @@ def write(path: str, error: BaseException, at_unix_ns: int) -> bool:
     return True
 
 
+def is_first(path: str, error: BaseException) -> bool:
+    """Whether no other rank of the attempt has been here with an error of the same kind, from the same lines. `path`: of this
+    rank's record, which lies in a folder of its own beside the other ranks'. True where that cannot be told."""
+    from binascii import crc32  # only a failure needs it
+
+    if not os.path.exists(path) or path.startswith("/proc/"):
+        return True
+    mark = f".shown-{crc32(_shape(error).encode('utf-8', 'replace')):08x}"
+    try:
+        os.close(os.open(os.path.join(os.path.dirname(path), os.pardir, mark), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _shape(error: BaseException | None) -> str:
+    """What is equal in ranks that fail alike, though their texts name the rank or its file: kinds and lines."""
+    shape = []
+    for _ in range(10):  # of an error and its causes
+        if error is None:
+            break
+        shape.append(type(error).__qualname__)
+        trace = error.__traceback__
+        while trace is not None and len(shape) < 1000:
+            shape.append(f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}")
+            trace = trace.tb_next
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return "\n".join(shape)
+
+
 def _text(error: BaseException) -> str:
     try:
         return str(error)

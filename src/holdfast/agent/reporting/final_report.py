@@ -1,4 +1,4 @@
-"""What does an agent leave at the job's end? The report on stderr, torchrun's box below it, and the report as a file."""
+"""What does an agent leave at the job's end? The report on stderr, torchrun's box where asked for, and the report as a file."""
 
 from __future__ import annotations
 
@@ -34,20 +34,21 @@ ENDS_KNOWN = 4  # Runs of a job that are looked back on: who was cut off gives u
 def tell(
     report: JobReport, config: RunConfig, say: Callable[[str], None], *, found: Finding | None, io_thread: IoThread
 ) -> None:
-    """Say the report: our own, then the box that programs look for at the end of torchrun's stderr. A job that succeeded
-    without an incident is not talked about. `found`: as from `cause`. `io_thread` touches files."""
+    """Say the report: our own, then, where it is wished for, the box that programs look for at the end of torchrun's stderr. A
+    job that succeeded without an incident is not talked about. `found`: as from `cause`. `io_thread` touches files."""
     if not is_news(report):
         return
     width, colour = terminal(sys.stderr)
-    say(report_text(report, found, width=width, colour=colour))
+    say(report_text(report, found, width=width, colour=colour, brief=config.brief))
     if report.failures and report.outcome == Outcome.FAILED:
-        program, *args = launch.own_command(config, 0)
         root = report.failures[0]
         is_handed_on = io_thread.value(lambda: hand_on(root, config.error_file))
         if not is_handed_on and config.error_file and root.error_record is not None:
             say(f"holdfast: cannot write the first failure's record to {config.error_file} (TORCHELASTIC_ERROR_FILE)\n")
-        name = launch.RUN_PATH_NAME if config.run_path else entrypoint_name(program, args)
-        say(failure_box(name, report.failures) + "\n")
+        if config.failure_box:
+            program, *args = launch.own_command(config, 0)
+            name = launch.RUN_PATH_NAME if config.run_path else entrypoint_name(program, args)
+            say(failure_box(name, report.failures) + "\n")
 
 
 def cause(failures: Sequence[Failure]) -> Finding | None:

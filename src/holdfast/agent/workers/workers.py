@@ -37,7 +37,7 @@ from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import HoldfastError, StartError
 from holdfast.core.job.cycles import cycle_of
 from holdfast.core.machine import NEVER, Observation
-from holdfast.core.page.layout import HOOK_MODULES, HOOK_SIGNS
+from holdfast.core.page.layout import HOOK_MODULES, HOOK_ONCE, HOOK_SIGNS
 from holdfast.core.processes import (
     LastSigns,
     ProcessAsked,
@@ -321,7 +321,7 @@ class Workers(Component):
         assert self.attempt is not None
         files = self.attempt[local_rank]
         # A program that is not Python has no use for a page; its death is seen by its pidfd.
-        page = None if self.config.no_python else self.host.page(self.hook)
+        page = None if self.config.no_python else self.host.page(self.hook | HOOK_ONCE * (files.stderr_fd is None))
         argv = launch.command(self.config, local_rank)
         env = launch.environment(
             self.config, environ, assigned, local_rank, error_file=files.error_file, paged=page is not None, stash=self.stash

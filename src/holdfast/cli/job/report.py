@@ -22,10 +22,11 @@ from holdfast.telemetry.goodput.accounting import MISSING, STATES, Goodput, good
 from holdfast.telemetry.goodput.drawing import picture, png, trace
 from holdfast.telemetry.goodput.published import published
 from holdfast.telemetry.record.plain_values import from_plain
+from holdfast.telemetry.report.own_frame import folded
 from holdfast.telemetry.report.phrasing import count, moment, span
 from holdfast.telemetry.report.report_text import told
 from holdfast.telemetry.report.restarts import PHASES
-from holdfast.telemetry.report.safe_text import one_line
+from holdfast.telemetry.report.safe_text import one_line, plain
 from holdfast.telemetry.report.timeline import JobState, Life, Timeline
 
 CELL = 90  # Characters of what happened, on a terminal; the whole text stands below it, in `why` and in the JSON.
@@ -171,13 +172,18 @@ def _happened(life: Life, limit: int) -> str:
 
 
 def _failures(job: Timeline) -> Iterator[str]:
-    """Where to read on about each life's first failure."""
+    """The traceback of each life's first failure, once for those alike, and where to read on about it."""
+    shown: set[str] = set()
     for life in job.lives:
         for failure in life.guilty[:1]:
             if failure.message and failure.message not in describe(failure):
                 yield f"round {life.round}, rank {failure.rank}: {one_line(failure.message)}"
             if failure.trouble:
                 yield f"round {life.round}, rank {failure.rank}: {one_line(failure.trouble)}"
+            if failure.traceback and failure.traceback not in shown:
+                shown.add(failure.traceback)
+                yield f"round {life.round}, rank {failure.rank}:"
+                yield from (f"  {plain(line)}" for line in folded(failure.traceback))
             if failure.log_path:
                 yield f"round {life.round}, rank {failure.rank}: log at {one_line(failure.node)}:{failure.log_path}"
 

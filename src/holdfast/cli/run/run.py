@@ -15,6 +15,7 @@ from holdfast.agent.logs.nonblocking_writer import tell
 from holdfast.cli.node.token import check_token_file
 from holdfast.cli.run import parser
 from holdfast.cli.run.host_facts import this_host
+from holdfast.cli.run.script_check import check_script
 from holdfast.core.config.config import RunConfig
 from holdfast.core.config.draft import Notice, Resolved, Typed, gather
 from holdfast.core.config.flags import flags_of
@@ -40,6 +41,7 @@ def run(argv: Sequence[str], *, command: str = "run") -> int:
     resolved = resolve(gather(typed.given, environ, flags), typed.script, typed.script_args, environ, this_host(environ))
     if typed.print_config or typed.dry_run:
         return _show(resolved, typed)
+    check_script(resolved.config)
     _check_files_and_checks(resolved.config)
     if resolved.config.ft.nvrx_logfile:
         _write_to(resolved.config.ft.nvrx_logfile)

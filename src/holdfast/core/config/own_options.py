@@ -197,6 +197,9 @@ class Kept(Section, mixin=True):
     state_dir: str
     node_name: str | None = ours("--node-name NAME", TEXT_OR_NONE, None,
         "this node's name in logs and reports (default: its host name)")
+    brief: bool = ours("--brief", SWITCH, None, "say of a failed job only who failed, the cause and the decision")
+    failure_box: bool = ours("--failure-box", SWITCH, None,
+        "print torchrun's failure box below the report of a failed job, for programs that read it")
     _verbose = ours("--verbose", SWITCH, None, "log each step, not only what needs attention")
     _quiet = ours("--quiet", SWITCH, None, "log errors only")
     _print_config = ours("--print-config", SWITCH, None,

@@ -47,6 +47,7 @@ LEASE_NS = 11
 counts on the node."""
 HOOK_SIGNS = 1  # Its optimizers' steps and its checkpoints, as signs of life.
 HOOK_MODULES = 2  # The modules that it has loaded, for its next life.
+HOOK_ONCE = 4  # Its stderr is all ranks': an error that another rank of the attempt has shown is not shown again.
 REQUEST_RECORD = 8  # How far it has come in its collectives.
 
 # Worker → agent: the lock.

@@ -1,15 +1,17 @@
 """What does somebody need to read first, at three in the morning, when a job has ended?
 
-`report_text` is what every node prints at the end, above torchrun's box: one sentence with the first failure across all
-nodes, what it means where that is known, its traceback, its last lines and where the rest is, then the other failures, then
-what was decided. It says the same on every node: it is made of the job's report alone, and its times are UTC. `report_json` is
-the same for programs.
+`report_text` is what every node prints at the end: one sentence with the first failure across all nodes, what it means where
+that is known, the line of the user's own that it came from, its last lines and where the rest is, then the other failures,
+then what was decided. It takes at most `MOST_LINES` lines, whatever the number of ranks; the traceback has been on the
+console before, and stands in the rank's record. It says the same on every node: it is made of the job's report alone, and its
+times are UTC. `report_json` is the same for programs.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO
@@ -19,12 +21,13 @@ from holdfast.core.job.finding import Finding
 from holdfast.core.job.report import JobReport, Outcome
 from holdfast.core.value import to_plain
 from holdfast.telemetry.record.plain_values import from_plain
+from holdfast.telemetry.report.own_frame import TRACEBACK, own_frame
 from holdfast.telemetry.report.phrasing import count, moment, ranges, span
 from holdfast.telemetry.report.safe_text import one_line, plain, uncoloured
 
 SCHEMA = 1  # Version of `report_json`: raised when a key changes its meaning or goes.
-MAX_TRACEBACK = 60  # Lines of a traceback beyond which its middle is left out (a recursion has a thousand equal ones).
-MAX_GROUPS = 12  # Lines about the other failures.
+MOST_LINES = 25  # Of the report: what a terminal shows without scrolling.
+MAX_GROUPS = 4  # Lines about the other failures.
 MAX_LOG_LINE = 500  # Characters of one line of the worker's log.
 
 HINTS = {
@@ -35,24 +38,30 @@ HINTS = {
 }
 """What a signal that nobody here sent usually means."""
 
+_DIGITS = re.compile(r"\d+")
+
 BOLD, RED, DIM, OFF = "\x1b[1m", "\x1b[1;31m", "\x1b[2m", "\x1b[0m"
 
 
-def report_text(report: JobReport, found: Finding | None = None, *, width: int = 100, colour: bool = False) -> str:
+def report_text(
+    report: JobReport, found: Finding | None = None, *, width: int = 100, colour: bool = False, brief: bool = False
+) -> str:
     """The report for people, ending with a line end. Empty for a job that succeeded without an incident. `found`: what the
-    failures mean, and what to do; None: not known."""
+    failures mean, and what to do; None: not known. `brief`: only who failed, that, and the decision."""
     if not is_news(report):
         return ""
     paint = _Paint(width, colour)
     lines = paint.prose(f"holdfast: {summary(report)}", first=RED if report.outcome == Outcome.FAILED else BOLD)
     if found is not None:
-        lines += ["", paint.title("Cause"), *paint.prose(f"  {one_line(told(found), 1000)}", indent="  ")]
-    if root := first_failure(report):
-        lines += _about_first(root, paint)
-    lines += _about_others(report, paint)
-    lines += ["", paint.title("Decision"), *paint.prose(f"  {_decision(report)}", indent="  ")]
-    lines += paint.prose(f"  the whole story: holdfast report {one_line(report.job)}", indent="  ")
-    return "\n".join(lines) + "\n"
+        lines += [paint.title("Cause"), *paint.prose(f"  {one_line(told(found), 1000)}", indent="  ")]
+    decision = [paint.title("Decision"), *paint.prose(f"  {_decision(report)}", indent="  ")]
+    decision += paint.prose(f"  the whole story: holdfast report {one_line(report.job)}", indent="  ")
+    root = first_failure(report)
+    first = [] if root is None or brief else _about_first(root, paint)
+    others = [] if brief else _about_others(report, paint)
+    room = MOST_LINES - sum(map(len, (lines, first, others, decision)))
+    log = [] if root is None or brief else _last_lines(root, paint, room)
+    return "\n".join((*lines, *first, *log, *others, *decision)) + "\n"
 
 
 def told(found: Finding) -> str:
@@ -147,19 +156,22 @@ class _Paint:
         return [self.put(style, (mark + plain(uncoloured(line), keep="\t")).rstrip()) for line in lines]
 
 
-def _about_first(root: Failure, paint: _Paint) -> Iterator[str]:
+def _about_first(root: Failure, paint: _Paint) -> list[str]:
     where = [_who([root]), f"pid {root.pid}" if root.pid > 0 else "", _ending(root), f"at {moment(root.at_unix)}"]
     where.append(f"attempt {root.attempt}, round {root.round}")
-    yield from ("", paint.title("First failure"), *paint.prose("  " + " · ".join(filter(None, where)), indent="  "))
-    yield from (line for text in _explained(root) for line in paint.prose(f"  {text}", indent="  "))
-    if root.traceback:
-        yield from ("", *paint.verbatim(_shortened(root.traceback.rstrip().split("\n"), root), "  "))
-    if root.log_path and root.log_tail:
-        yield from ("", paint.title("Last lines of its log"))
-        tail = [line[:MAX_LOG_LINE] + ("…" if len(line) > MAX_LOG_LINE else "") for line in _without_traceback(root)]
-        yield from paint.verbatim(tail, "  │ ", DIM)
-    if root.log_path and (root.log_tail or root.traceback):
-        yield f"  all of it: {one_line(root.node)}:{plain(root.log_path, keep='')}"
+    lines = [paint.title("First failure"), *paint.prose("  " + " · ".join(filter(None, where)), indent="  ")]
+    lines += (line for text in _explained(root) for line in paint.prose(f"  {text}", indent="  "))
+    return [*lines, *paint.verbatim(own_frame(root.traceback or ""), "  ")]
+
+
+def _last_lines(root: Failure, paint: _Paint, room: int) -> list[str]:
+    """The last lines of its log, and where that is, in at most `room` lines; two of the log at least."""
+    if not root.log_path or not (root.log_tail or root.traceback):
+        return []
+    rest = f"  all of it: {one_line(root.node)}:{plain(root.log_path, keep='')}"
+    tail = _without_traceback(root)[-max(2, room - 2) :]
+    lines = [line[:MAX_LOG_LINE] + ("…" if len(line) > MAX_LOG_LINE else "") for line in tail]
+    return [paint.title("Last lines of its log"), *paint.verbatim(lines, "  │ ", DIM), rest] if lines else [rest]
 
 
 def _explained(root: Failure) -> Iterator[str]:
@@ -176,20 +188,37 @@ def _explained(root: Failure) -> Iterator[str]:
         yield f"it left no traceback, and {kept}{advice}"
 
 
-def _about_others(report: JobReport, paint: _Paint) -> Iterator[str]:
+def _about_others(report: JobReport, paint: _Paint) -> list[str]:
     root = first_failure(report)
     groups: dict[tuple[object, ...], list[Failure]] = {}
     for failure in report.failures[1:] if root else report.failures:
-        groups.setdefault((failure.rank < 0, failure.innocent, _how(failure)), []).append(failure)
+        groups.setdefault((failure.rank < 0, failure.innocent, _numberless(failure)), []).append(failure)
     if not groups:
-        return
-    yield from ("", paint.title("After it" if root else "Workers"))
-    for (_, innocent, how), members in list(groups.items())[:MAX_GROUPS]:
-        later = min(failure.at_unix for failure in members) - root.at_unix if root and not innocent else 0.0
-        when = f", {span(later)} later" if later >= 0.001 else ""
-        yield from paint.prose(f"  {_who(members)}{when}: {how}", indent="  ")
-    if more := sum(len(members) for members in list(groups.values())[MAX_GROUPS:]) + report.failures_left_out:
-        yield f"  … and {more} more"
+        return []
+    lines = [paint.title("After it" if root else "Workers")]
+    shown, left = list(groups.values())[:MAX_GROUPS], list(groups.values())[MAX_GROUPS:]
+    for members in shown:
+        lines += paint.prose(f"  {_alike(members, root)}", indent="  ")
+    if more := sum(map(len, left)) + report.failures_left_out:
+        lines.append(f"  … and {more} more")
+    return lines
+
+
+def _alike(members: Sequence[Failure], root: Failure | None) -> str:
+    """Failures that ended in one way, after the first one."""
+    how = _how(members[0])
+    if root is None:
+        return f"{_who(members)}: {how}"
+    later = 0.0 if members[0].innocent else min(failure.at_unix for failure in members) - root.at_unix
+    when = f", {span(later)} later" if later >= 0.001 else ""
+    if root.message and root.rank >= 0 and _numberless(members[0]) == _numberless(root):
+        how = "the same" if {_how(failure) for failure in members} == {_how(root)} else "the same, with other numbers"
+    return f"{_who(members)}{when}: {how}"
+
+
+def _numberless(failure: Failure) -> str:
+    """How it ended, equal for ranks whose words differ in their numbers only: in their rank, their shard, their port."""
+    return _DIGITS.sub("0", _how(failure)) if failure.rank >= 0 and failure.message else _how(failure)
 
 
 def _decision(report: JobReport) -> str:
@@ -234,19 +263,11 @@ def _who(failures: Sequence[Failure]) -> str:
     return f"rank{'s' if len(failures) > 1 else ''} {ranges(failure.rank for failure in failures)}{local} on {nodes}"
 
 
-def _shortened(lines: list[str], root: Failure) -> list[str]:
-    if len(lines) <= MAX_TRACEBACK:
-        return lines
-    head, tail = MAX_TRACEBACK // 4, MAX_TRACEBACK // 2
-    whole = f"; whole in {root.error_file}" if root.error_file else ""
-    return [*lines[:head], f"  … {len(lines) - head - tail} lines left out{whole} …", *lines[-tail:]]
-
-
 def _without_traceback(root: Failure) -> Sequence[str]:
-    """The last lines of its log, less the traceback that is shown already."""
+    """The last lines of its log, less the traceback, of which what counts is shown already."""
     tail = list(root.log_tail)
     last = (root.traceback or "").rstrip().split("\n")[-1]
-    begin = next((index for index, line in enumerate(tail) if line.startswith("Traceback (most recent call last)")), None)
+    begin = next((index for index, line in enumerate(tail) if line.startswith(TRACEBACK)), None)
     if not last or begin is None or last not in tail[begin:]:
         return tail
-    return [*tail[:begin], "(its traceback, as above)", *tail[tail.index(last, begin) + 1 :]]
+    return [*tail[:begin], "(its traceback)", *tail[tail.index(last, begin) + 1 :]]

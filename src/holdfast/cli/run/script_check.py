@@ -1,0 +1,74 @@
+"""Is what the user wants run there? Looked at before anything of the job is made: no restart would bring it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from holdfast.agent.workers.launch import substitute
+from holdfast.core.config.config import RunConfig
+from holdfast.core.config.grammar import nearest
+from holdfast.core.errors import UsageError
+
+
+def check_script(config: RunConfig) -> None:
+    """UsageError where the script, module or program of local rank 0 is not there, or cannot be read. What only the workers'
+    own interpreter could tell is left to it."""
+    script = config.training_script
+    if config.no_python and not config.run_path:
+        return _check_program(script)
+    if config.module and not config.run_path:
+        return _check_module(substitute(script, 0)) if config.python == sys.executable else None
+    if not script.startswith("-"):  # an option of the interpreter's, or the script on stdin
+        _check_file(substitute(script, 0))
+
+
+def _check_file(path: str) -> None:
+    if os.path.isdir(path):
+        if not os.path.exists(inside := os.path.join(path, "__main__.py")):
+            raise UsageError(f"the script {path} is a folder without a __main__.py", hint=_beside(inside))
+    elif not os.path.exists(path):
+        where = "" if os.path.isabs(path) else f" (looked for in {os.getcwd()})"
+        raise UsageError(f"the script {path} is not there{where}", hint=_beside(path))
+    elif not os.access(path, os.R_OK):
+        raise UsageError(f"this user may not read the script {path}", hint="correct its rights (chmod), or run as its owner")
+
+
+def _beside(path: str) -> str:
+    """What to do about a script that is not there."""
+    folder, name = os.path.split(path)
+    try:
+        files = [file for file in os.listdir(folder or ".") if file.endswith(".py")]
+    except OSError:
+        return f"the folder {folder or '.'} is not there either: is its file system mounted on this node?"
+    found = nearest(name, files)
+    return f"did you mean {os.path.join(folder, found)}?" if found else "check the path, and the directory that you start from"
+
+
+def _check_program(name: str) -> None:
+    from shutil import which  # only --no-python asks
+
+    if which(name) is None:
+        where = "is not there, or may not be executed" if os.sep in name else "is in no directory of PATH"
+        raise UsageError(f"the program {name} {where}", hint="give its path, or correct PATH or its rights (chmod +x)")
+
+
+def _check_module(name: str) -> None:
+    import importlib.machinery  # only -m asks
+    import importlib.util  # and it takes 2 ms
+
+    find = importlib.machinery.PathFinder.find_spec
+    top, *below = name.split(".")
+    theirs = [os.getcwd(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    try:
+        spec = find(top, theirs) or importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return  # a module in an odd state is the interpreter's to judge
+    at = top
+    for part in below:
+        if spec is not None:
+            at = f"{at}.{part}"
+            spec = find(at, list(spec.submodule_search_locations or ()))
+    if spec is None:
+        hint = "give a script's path without -m" if name.endswith(".py") else "check its name, and that this interpreter has it"
+        raise UsageError(f"there is no module {at} for {sys.executable}", hint=hint)
