@@ -331,7 +331,8 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(("flags", "wished"), [([], "1"), (["--monitor", "auto"], "1"), (["--monitor", "off"], "0")])
 def test_the_command_decides_whether_we_watch(holdfast, script, flags: list[str], wished: str) -> None:
-    probe = script("import sys\nboot = sys.modules['_holdfast_bootstrap']\nprint(boot.words[boot.layout.HOOK])")
+    look = "print(boot.words[boot.layout.HOOK] & boot.layout.HOOK_SIGNS)"
+    probe = script(f"import sys\nboot = sys.modules['_holdfast_bootstrap']\n{look}")
     done = holdfast("run", *flags, probe)
     assert (done.returncode, done.stdout) == (0, f"{wished}\n")
 

@@ -331,8 +331,8 @@ def test_a_log_whose_files_or_thread_cannot_be_had_keeps_no_descriptor(
     def no_more(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("_thread.start_new_thread", no_more)
-    with pytest.raises(RuntimeError, match="new thread"):
+    with monkeypatch.context() as short, pytest.raises(RuntimeError, match="new thread"):
+        short.setattr("_thread.start_new_thread", no_more)
         AppLog(str(tmp_path / "job.log"), 0, [(str(tmp_path / "output.log"), "3: ")])
     assert sorted(os.listdir("/proc/self/fd")) == before
 

@@ -70,7 +70,7 @@ def test_every_failure_is_kept_as_an_incident_restarted_or_not(holdfast, script)
 
 
 def test_when_the_budget_is_spent_the_first_failure_is_reported(holdfast, script):
-    done = holdfast("run", "--nproc-per-node", 2, "--max-restarts", 1, script(FAILS_UNTIL), 9)
+    done = holdfast("run", "--nproc-per-node", 2, "--max-restarts", 1, "--failure-box", script(FAILS_UNTIL), 9)
     assert done.returncode == 1
     report = json.loads((holdfast.jobs()[-1] / "report.json").read_text())
     first = report["failures"][0]
@@ -289,10 +289,12 @@ time.sleep(60)
     assert (tmp_path / "go-on.flushed").exists(), "its exit handlers were not cut short"
 
 
-def test_a_missing_program_is_one_clear_failure(holdfast):
-    done = holdfast("run", "--max-restarts", 5, "--no-python", "/no/such/program")
+def test_a_program_that_cannot_start_is_one_clear_failure(holdfast, tmp_path):
+    (tmp_path / "program").write_text("#!/no/such/shell\n")
+    (tmp_path / "program").chmod(0o755)
+    done = holdfast("run", "--max-restarts", 5, "--no-python", tmp_path / "program")
     assert done.returncode == 1
-    assert "/no/such/program" in done.stderr and "Traceback" not in done.stderr
+    assert f"cannot start '{tmp_path / 'program'}'" in " ".join(done.stderr.split()) and "Traceback" not in done.stderr
     assert len(holdfast.events("RoundFormed")) == 1, "starting it again would fail the same way"
 
 

@@ -76,7 +76,7 @@ def test_a_worker_that_is_late_is_a_failure_like_any_other(holdfast, script, how
 
 
 def test_the_report_names_the_scope(holdfast, script):
-    done = holdfast("run", "--nproc-per-node", 2, script(LATE), "the pipe", 15, env=ON)
+    done = holdfast("run", "--nproc-per-node", 2, "--failure-box", script(LATE), "the pipe", 15, env=ON)
     assert done.returncode == 1
     report = json.loads((holdfast.jobs()[-1] / "report.json").read_text())
     assert report["failures"][0]["message"] == "did not leave scope train.py#40 in time"

@@ -14,9 +14,11 @@ from holdfast.diagnosis.logs import ends
 from holdfast.diagnosis.logs.prefix import Speaker, of_file, split
 from holdfast.diagnosis.logs.scan import MOST_ALIKE, NEW, Log, Scanner
 from holdfast.diagnosis.logs.sieve import KINDS, SHORTEST, SMALL, Sieve
+from holdfast.diagnosis.meaning import Meanings
 from holdfast.diagnosis.rule import is_enough, load
 
 RULES = load()
+MEANINGS = Meanings(RULES)
 WORDS = [word.encode() for word in (*RULES.by_word, *ends.WORDS)]
 
 
@@ -84,13 +86,14 @@ def test_most_of_a_text_is_not_looked_at_again() -> None:
 
 
 def read_plainly(text: bytes, default: Speaker) -> Counter[str]:
-    """How many lines each rule knows, by reading each for all of them."""
+    """How many lines mean what a rule or a term knows, by reading each for all of them."""
     told: Counter[str] = Counter()
     before = b""
     for raw in text.split(b"\n"):
         line = raw.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace")
         shown = b"    " in raw and b"  File \"" in before and b"\", line " in before
-        if not shown and (best := RULES.best(split(line, default)[1])) is not None:
+        words = [] if shown else [word for word in MEANINGS.words if word in line]  # without one, a line is not judged
+        if words and (best := MEANINGS.best(split(line, default)[1], words)) is not None:
             told[best[0].name] += 1
         before = raw
     return told

@@ -41,8 +41,8 @@ def run(argv: Sequence[str], *, command: str = "run") -> int:
     resolved = resolve(gather(typed.given, environ, flags), typed.script, typed.script_args, environ, this_host(environ))
     if typed.print_config or typed.dry_run:
         return _show(resolved, typed)
-    check_script(resolved.config)
     _check_files_and_checks(resolved.config)
+    check_script(resolved.config)
     if resolved.config.ft.nvrx_logfile:
         _write_to(resolved.config.ft.nvrx_logfile)
     _tell(resolved.notices, resolved.config.log_level)
