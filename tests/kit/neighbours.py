@@ -28,5 +28,7 @@ def beside(source: str, *args: object, is_ours: bool = False) -> Iterator[subpro
     words = [sys.executable, "-c", ("" if is_ours else _BECOMES) + source, *map(str, args)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd="/") as running:
         assert running.stdout is not None and running.stdout.readline()
-        yield running
-        running.kill()
+        try:
+            yield running
+        finally:
+            running.kill()

@@ -19,7 +19,7 @@ from holdfast.core.wire.google_wire import METHODS, SERVICE
 from holdfast.elastic.multiprocessing.subprocess_handler.subprocess_handler import SubprocessHandler
 from holdfast.integrations.etcd.client import access
 from holdfast.runtime.peer_user import is_ours, user_of
-from holdfast.runtime.process.process import children_of
+from holdfast.runtime.process.process import children_of, state
 from holdfast.runtime.secrets import VARIABLES
 from holdfast.telemetry.record import state_dir
 
@@ -47,6 +47,11 @@ time.sleep(300)
 """
 
 
+def has_ended(pid: int) -> bool:
+    """Also where the parent that it has been left to does not ask for its end."""
+    return state(pid) in (None, "Z", "X")
+
+
 @pytest.mark.root
 def test_the_last_watch_ends_what_the_job_has_started_and_nothing_that_only_shows_its_mark(holdfast, script, wait_until):
     job = holdfast.start("run", script(LEAVES_A_CHILD))
@@ -62,7 +67,7 @@ def test_the_last_watch_ends_what_the_job_has_started_and_nothing_that_only_show
         job.kill(signal.SIGKILL)
         os.kill(agent, signal.SIGKILL)
         job.wait()
-        wait_until(lambda: not Path(f"/proc/{child}").exists() and not Path(f"/proc/{watch}").exists())
+        wait_until(lambda: has_ended(child) and has_ended(watch))
         assert neighbour.poll() is None and ours.poll() is None
 
 

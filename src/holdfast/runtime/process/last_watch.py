@@ -44,11 +44,13 @@ _BELOW = 1 << 61  # How many marks there are. They have 19 digits each.
 # Schedulers signal every process of a step. Looks again for what was being started meanwhile.
 # (A pid could be reused between grep and kill only if all others were, within milliseconds.)
 # One process that is stuck in the kernel may hold up who reads its environment: then each is read by a grep of its own.
+# One that has ended waits for its parent only (State: Z).
 # $0: whose processes. Of a setuid program the first of the numbers is who has started it. $1: limits, or a variable's name.
 _SHELL = """trap '' HUP INT QUIT TERM USR1 USR2
 read -r mark || exit
 ours() {
     while read -r word uid _; do
+        [ "$word$uid" != State:Z ] || return
         [ "$word" != Uid: ] || { [ "$uid" = "$0" ]; return; }
     done
     false
