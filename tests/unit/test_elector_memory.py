@@ -13,7 +13,7 @@ from holdfast.core.wire.links import Arrived, HangUp, LinkUp
 from holdfast.core.wire.messages import Electorate, Leads, Past, Propose, Roster, Seek, Vote
 from holdfast.rendezvous.election.elector_memory import DEAF_S, ElectorMemory, Remember, Remembered
 from holdfast.rendezvous.election.peer_dialer import LINKS_FROM
-from holdfast.rendezvous.election.succession_state import LeaderSeeks, Role
+from holdfast.rendezvous.election.succession_state import LeaderNamed, LeaderSeeks, Role
 from holdfast.rendezvous.election.voting import PROPOSE_S
 
 
@@ -171,10 +171,9 @@ def test_one_that_is_sent_to_an_elder_calls_it_next_and_not_again_and_again() ->
 
 
 def test_of_two_leaders_of_one_term_a_node_follows_one_and_tells_the_other() -> None:
-    """Each was forced to lead by an operator, and then they meet."""
+    """Each was forced to lead by an operator, and then they meet: its own coordinator tells it."""
     node = Node("b", None)
     for endpoint in "xyx":
-        leads = Leads(endpoint=endpoint, term=4096, life="L")
-        node.hear(Seek(node=endpoint, term=4096, leads=leads), 1.0)
+        node.see(LeaderNamed(leads=Leads(endpoint=endpoint, term=4096, life="L")), 1.0)
         node.it.state = replace(node.it.state, linked=True, renewed_at=1.0)
     assert node.it.state.leader == "y"

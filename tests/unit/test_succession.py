@@ -486,17 +486,24 @@ def test_a_successor_whose_job_has_ended_knocks_no_more() -> None:
     assert not node.told(Seek) and node.called() == calls
 
 
-def test_of_two_that_lead_the_one_of_the_earlier_term_follows() -> None:
+def without_mandate() -> Node:
+    """b, that leads without one: its user would rather risk two sides than none."""
     node = elected()
+    node.it.mandate.waive()  # type: ignore[union-attr]
+    return node
+
+
+def test_of_two_that_lead_without_a_mandate_the_one_of_the_earlier_term_follows() -> None:
+    node = without_mandate()
     node.hear(Seek(node="x", term=3, leads=Leads(endpoint="x", term=3, life="L")), PROMISE_S + 0.1)
     assert node.of(StepDown) and node.of(Follow)[-1] == Follow(endpoint="x")
-    other = elected()
+    other = without_mandate()
     other.hear(Seek(node="x", term=0, leads=Leads(endpoint="x", term=0, life="L")), PROMISE_S + 0.1)
     assert not other.of(StepDown) and other.told(Leads)[-1].endpoint == "b"
 
 
 def test_whoever_follows_into_another_life_of_the_job_has_no_say_from_its_own() -> None:
-    node = elected()
+    node = without_mandate()
     node.hear(Seek(node="x", term=3, leads=Leads(endpoint="x", term=3, life="another")), PROMISE_S + 0.1)
     assert node.it.roster is None and node.it.deadline() == NEVER
 

@@ -1,6 +1,15 @@
-"""Follower role: accepts a leader and its roster, and stops voting while bound by a promise.
+"""Follower role: accepts a leader and its roster, and stops voting while bound by a promise. Who is believed to lead?
 
-Transitions of `rendezvous.election.succession`.
+Transitions of `rendezvous.election.succession`. Whoever has the job's token can say of a node that it leads. What the hearer
+knows of its own decides:
+
+    a leader with a mandate     no: others can elect nobody before that is over (`leader_lease`). Unless the other leads the run
+                                that this host was in before: then this one was begun unawares
+    a forced leader             its operator was wrong if one that is declared lost leads: then that one goes on
+    a leader whose job ended    no
+    a leader without a mandate  the later term; and before the first round anybody: nothing runs that could be lost
+    a node under a lease        its own coordinator's word only: no lease outlives a mandate, so nobody else can lead
+    a node whose lease is over  yes, unless the term is out of reach
 """
 
 from __future__ import annotations
@@ -8,9 +17,17 @@ from __future__ import annotations
 from holdfast.core.machine import NEVER, Action, Say
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import Leads, Roster
+from holdfast.rendezvous.election.forced import FORCED_TERMS
 from holdfast.rendezvous.election.messages import Follow
 from holdfast.rendezvous.election.peer_dialer import CONNECT_S
 from holdfast.rendezvous.election.succession_state import NO_PROPOSAL, Role, State, Step, hung_up
+
+TERMS_AHEAD = 1 << 16
+"""A term grows by one in each election, and by `FORCED_TERMS` for an operator. One that is further ahead is no node's:
+believed, it would leave no number for the next."""
+
+
+# --- its own leader -----------------------------------------------------------------------------------------------------
 
 
 def renewed(state: State, roster: Roster | None, now: float) -> Step:
@@ -109,3 +126,45 @@ def _bound(state: State, now: float) -> Step:
         dial=replace(state.dial, connect_s=CONNECT_S),
     )
     return hung_up(state, now)
+
+
+# --- what is said of others ---------------------------------------------------------------------------------------------
+
+
+def is_in_reach(state: State, term: int) -> bool:
+    """Whether a node of this job may know of that term."""
+    return 0 <= term <= state.term + TERMS_AHEAD
+
+
+def gives_way(state: State, leads: Leads) -> bool:
+    """This node leads: whether it is to follow the one that says so too."""
+    own = state.setup.endpoint
+    if leads.endpoint == own or not is_in_reach(state, leads.term):
+        return False
+    is_later = (leads.term, leads.endpoint) > (state.term, own)
+    match state.role:
+        case Role.ENDED:
+            return False
+        case Role.FOUNDING:
+            return True
+        case _ if leads.life != state.life and state.setup.before is not None and leads.life == state.setup.before.life:
+            return True
+        case _ if leads.endpoint in state.declared_lost:
+            return is_later or leads.term <= state.term - FORCED_TERMS // 2  # it was not forced itself
+    return is_later and not state.office.bodies
+
+
+def may_follow(state: State, leads: Leads, now: float) -> bool:
+    """Another than this node's own coordinator says that one leads: whether it is to be followed."""
+    is_led = now < state.renewed_at + state.setup.lease_s or (state.roster is None and state.linked)
+    return is_in_reach(state, leads.term) and not is_led
+
+
+def disbelieved(state: State, leads: Leads) -> Step:
+    """Say so once: it may be an attack, or a node that was cut off and hears it now."""
+    if leads.endpoint in (state.disbelieved, state.setup.endpoint, state.leader) or leads.term < state.term:
+        return state, []
+    why = "this agent has the mandate" if state.leads else "this node has a coordinator"
+    text = f"a node says that {leads.endpoint} leads the job: not believed, since {why}"
+    said: list[Action] = [Say(text=text, level="warning")]
+    return replace(state, disbelieved=leads.endpoint), said

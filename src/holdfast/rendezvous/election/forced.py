@@ -125,6 +125,12 @@ def is_forced(past: Past) -> bool:
     return any(one.by == ExcludedBy.DECLARED_LOST for one in past.excluded)
 
 
+def declared_lost(roster: Roster) -> frozenset[str]:
+    """Endpoints of the nodes that are excluded as such."""
+    lost = {one.name for one in roster.past.excluded if one.by == ExcludedBy.DECLARED_LOST}
+    return frozenset(endpoint for endpoint, name in roster.past.names.items() if name in lost)
+
+
 def named(state: State, endpoints: Iterable[str]) -> str:
     """What people call the nodes there."""
     names = state.held.past.names

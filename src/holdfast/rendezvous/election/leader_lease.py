@@ -35,6 +35,11 @@ def promise_of(lease_s: float) -> float:
     return lease_s + 2 * min(lease_s / 3, RENEW_S)
 
 
+def is_version_of(term: int, version: int) -> bool:
+    """Whether a roster of that version may have been drawn up by that term."""
+    return 0 <= version < (term + 1) * TERM
+
+
 class Body:
     """One electorate, as the coordinator knows it."""
 
@@ -104,6 +109,7 @@ class Mandate:
         """A member said `Join`."""
         if not endpoint or endpoint == self.endpoint:
             return
+        roster = roster if is_version_of(self.term, roster) else 0
         self.holds[endpoint] = roster  # an elector that was started again holds none, whatever its earlier life held
         if roster:
             self.until.setdefault(endpoint, -NEVER)
@@ -116,7 +122,7 @@ class Mandate:
         """A member said `Renew`. A mark from the future is none that we gave, and counts for nothing."""
         if 0 < mark <= now:
             self.until[endpoint] = max(self.until.get(endpoint, -NEVER), mark + self.promise_s)
-        if roster:
+        if roster and is_version_of(self.term, roster):
             self.holds[endpoint] = max(roster, self.holds.get(endpoint, 0))
         if (len(self.bodies) > 1 or self.wanted is not None) and now >= self.settle_at:
             self.settle_at = now + LOOK_S

@@ -6,7 +6,7 @@ from holdfast.core.machine import NEVER, Action, Say
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import Leads, Past, Seek
 from holdfast.rendezvous.election.ballot import Ballot
-from holdfast.rendezvous.election.following import followed, forgotten
+from holdfast.rendezvous.election.following import disbelieved, followed, forgotten, gives_way
 from holdfast.rendezvous.election.leader_lease import Mandate
 from holdfast.rendezvous.election.messages import Lead, StepDown
 from holdfast.rendezvous.election.succession_state import Role, State, Step, hung_up
@@ -96,11 +96,10 @@ def left(state: State, reason: str, now: float) -> Step:
 
 
 def outdone(state: State, leads: Leads, now: float) -> Step:
-    """Another leads too: the one of the later term goes on, and a founder gives way to any."""
-    endpoint = state.setup.endpoint
-    gives_way = state.role is Role.FOUNDING or (leads.term, leads.endpoint) > (state.term, endpoint)
-    if leads.endpoint == endpoint or not gives_way:
-        return state, []
+    """Another says that it leads too."""
+    if not gives_way(state, leads):
+        rival = leads.endpoint if leads.endpoint in state.declared_lost else ""  # it may have to give way, and not know of us
+        return disbelieved(replace(state, rival=rival), leads)
     state, stops = stepped_down(state, f"{leads.endpoint} leads it", now)
     state, follows = followed(state, leads, now)
     return state, stops + follows
@@ -139,8 +138,8 @@ def _knock(state: State, now: float) -> Step:
         return hung_up(replace(state, dial=replace(state.dial, next_at=now + KNOCK_S)), now)
     silent = state.office.silent(now)
     to = silent[state.place // 2 % len(silent)] if silent and state.place % 2 else state.setup.origin
-    dial, out = state.dial.call(to, now)
-    return replace(state, dial=dial, place=state.place + 1), out
+    dial, out = state.dial.call(state.rival or to, now)
+    return replace(state, dial=dial, place=state.place + 1, rival=""), out
 
 
 def _ask_witness_to_stay(state: State, now: float) -> Step:

@@ -26,7 +26,15 @@ from holdfast.core.wire.messages import Finish, Leads, Propose, Roster, Seek, Vo
 from holdfast.rendezvous.election import forced
 from holdfast.rendezvous.election.ballot import Ballot
 from holdfast.rendezvous.election.elector_memory import ElectorMemory, Keeping, Remembered, to_remember
-from holdfast.rendezvous.election.following import leads_no_longer, led_by, renewed, taken_in
+from holdfast.rendezvous.election.following import (
+    disbelieved,
+    is_in_reach,
+    leads_no_longer,
+    led_by,
+    may_follow,
+    renewed,
+    taken_in,
+)
 from holdfast.rendezvous.election.leader_lease import Mandate
 from holdfast.rendezvous.election.leading import (
     KNOCK_S,
@@ -212,8 +220,8 @@ def _while_it_leads(state: State, seen: Observation, now: float) -> Step:
             return outdone(state, leads, now)
         case _, Arrived(link=link, message=Seek(leads=Leads() as leads)):
             after, out = outdone(state, leads, now)
-            return after, out or state.says_who_leads(link)
-        case _, Arrived(link=link, message=Seek() as seek):
+            return after, out + (after.says_who_leads(link) if after.leads else [])
+        case _, Arrived(link=link, message=Seek() as seek) if is_in_reach(state, seek.term):
             return _sought(state, seek, link, now)
     return state, []  # a vote that comes late, a link that is not ours
 
@@ -227,9 +235,9 @@ def _while_others_lead(state: State, seen: Observation, now: float) -> Step:
         case LeaderNamed(leads=leads):
             return led_by(state, leads, now)
         case Arrived(link=link, message=Seek(leads=Leads() as leads)):
-            after, out = led_by(state, leads, now)
-            return after, out or state.says_who_leads(link)
-        case Arrived(link=link, message=Leads() as leads) if link == state.dial.link:
+            after, out = led_by(state, leads, now) if may_follow(state, leads, now) else disbelieved(state, leads)
+            return after, out if after.leader != state.leader else out + state.says_who_leads(link)
+        case Arrived(link=link, message=Leads() as leads) if link == state.dial.link and is_in_reach(state, leads.term):
             return led_by(state, leads, now)
         case Arrived(link=link, message=Propose() as proposed) if state.dial.uses(link):  # over another our vote would be lost
             return asked_to_vote(state, proposed, now)
@@ -237,7 +245,7 @@ def _while_others_lead(state: State, seen: Observation, now: float) -> Step:
             return referred(state, elder, now) if link == state.dial.link and state.role is Role.SEEKING else (state, [])
         case Arrived(link=link, message=Vote() as vote):
             return voted(state, vote, link, now)
-        case Arrived(link=link, message=Seek() as seek):
+        case Arrived(link=link, message=Seek() as seek) if is_in_reach(state, seek.term):
             return _sought(state, seek, link, now)
     return state, []  # a link that is not ours
 

@@ -107,6 +107,9 @@ class State(Value):
     """Since when those in the line have refused every call: their agents are gone."""
     linked: bool = False  # The member has a link to the leader.
     is_spare: bool = False
+    declared_lost: frozenset[str] = frozenset()  # Endpoints that an operator's word has put aside when this node came to lead.
+    rival: str = ""  # One of those that is said to lead: whom to call next.
+    disbelieved: str = ""  # Of whom it was said last, in vain, that it leads.
 
     @property
     def leads(self) -> bool:

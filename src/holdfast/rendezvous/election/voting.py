@@ -8,8 +8,9 @@ from holdfast.core.machine import NEVER, Action, Say
 from holdfast.core.value import replace
 from holdfast.core.wire.links import Transmit
 from holdfast.core.wire.messages import Electorate, Leads, Past, Propose, Roster, Seek, Vote
-from holdfast.rendezvous.election.forced import is_forced
-from holdfast.rendezvous.election.leader_lease import TERM, Body, Mandate
+from holdfast.rendezvous.election.following import is_in_reach
+from holdfast.rendezvous.election.forced import declared_lost, is_forced
+from holdfast.rendezvous.election.leader_lease import TERM, Body, Mandate, is_version_of
 from holdfast.rendezvous.election.messages import Lead
 from holdfast.rendezvous.election.roster import adopted, aged, elector_of
 from holdfast.rendezvous.election.succession_state import NO_PROPOSAL, Proposal, Role, State, Step, hung_up, looks_by
@@ -31,6 +32,9 @@ def took_over(state: State, roster: Roster, held_s: float, now: float) -> State:
     it has been known."""
     if state.roster is not None and (state.is_of_another_run(roster) or state.roster.version >= roster.version):
         return state
+    if not is_in_reach(state, roster.term) or not is_version_of(roster.term, roster.version):
+        return state
+    roster = replace(roster, past=replace(roster.past, report=None))  # how the job ended is for its coordinator to say
     if state.roster is None:
         if not state.keeping.may_recall(roster, state.setup.known_round):
             return state  # by then others had a say: our earlier life had told them, and let go of these
@@ -74,7 +78,7 @@ def asked_to_vote(state: State, proposed: Propose, now: float) -> Step:
     """Vote once in a term, for nobody whose roster is older, and not while a promise binds us."""
     if state.roster is None or proposed.roster < state.roster.version:
         return state, []
-    if proposed.term <= state.term or now < max(state.free_at, state.proposal.until):
+    if proposed.term <= state.term or not is_in_reach(state, proposed.term) or now < max(state.free_at, state.proposal.until):
         return state, []
     dial = replace(state.dial, until=now + state.dial.wait_s)
     vote = Vote(node=state.setup.endpoint, term=proposed.term, mark=proposed.mark)
@@ -167,6 +171,7 @@ def _leading(state: State, bodies: Collection[Body], loyal: dict[str, float], fe
         leader=endpoint,
         proposal=NO_PROPOSAL,
         lead_at=NEVER,
+        declared_lost=declared_lost(roster),
         linked=False,
         dial=replace(state.dial, next_at=now),
     )
