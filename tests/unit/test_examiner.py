@@ -22,7 +22,7 @@ class Stage:
         self.now = 0.0
         self.examiner = Examiner(EVERY_S)
         checks = [Check(name=name, target="x:y", help="", bad_in_a_row=1 + (name == "flap")) for name in ("gpu", "nic", "flap")]
-        self.examiner.know(Wanted(check=check) for check in checks)
+        self.examiner.know([Wanted(check=check) for check in checks])
 
     def see(self, seen: Any, now: float | None = None) -> list[Any]:
         self.now = self.now if now is None else now

@@ -17,7 +17,7 @@ from holdfast.health.verdict import FIT, UNFIT, Standing, Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from typing import Any
 
     from holdfast.health.check import Wanted
@@ -60,6 +60,8 @@ class Examined(Action):
 
 WATCHED = ""
 
+MOST_KNOWN = 256  # Checks whose last answers are kept.
+
 
 class Examiner:
     """The machine."""
@@ -75,12 +77,21 @@ class Examiner:
         self.open: dict[str, list[str]] = {}  # Purpose → labels, of questions whose answers are not all there.
         self.told = ""  # Why the node is unfit, as it was said last.
 
-    def know(self, wanted: Iterable[Wanted], *, counts: bool = True) -> None:
+    def know(self, wanted: Collection[Wanted], *, counts: bool = True) -> None:
         """These may be asked for from now on. `counts`: whether the node takes part depends on them."""
         for one in wanted:
             if counts:
                 self.counts.add(one.label)
             self.standings.setdefault(one.label, Standing(one.check.bad_in_a_row, one.check.good_in_a_row))
+        self._forget({one.label for one in wanted})
+
+    def _forget(self, asked: set[str]) -> None:
+        """What others have asked about long ago: every path is another label."""
+        asked = asked.union(self.counts, self.running, *self.open.values())
+        others = [label for label in self.standings if label not in asked]
+        for label in others[: max(0, len(self.standings) - MOST_KNOWN)]:
+            del self.standings[label]
+            self.kept.pop(label, None)
 
     # --- the machine's face ---------------------------------------------------------------------------------------------
 

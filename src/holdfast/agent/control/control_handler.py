@@ -17,6 +17,7 @@ from holdfast.core.job.injection import injection
 from holdfast.core.machine import NEVER, Observation, Signalled
 from holdfast.core.signals import NUMBERS
 from holdfast.core.wire import messages as wire
+from holdfast.core.wire.demands import too_large
 from holdfast.core.wire.messages import EVERY_NODE, Reply, RequestKind
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.election.messages import ForceAsked
@@ -220,6 +221,8 @@ class ControlHandler(Component):
         """The health of all nodes, by the checks that are named."""
         asked = request.arguments.get("checks")
         checks = tuple(map(str, asked)) if isinstance(asked, list) else ()
+        if why := too_large(wire.Request(kind=RequestKind.CHECK, checks=checks)):
+            raise UsageError(why)
         longest_s = self.checking().longest_s(checks)
         self.asks += 1
         self.examinations[self.asks] = Examination(request, self.host.now() + longest_s + MARGIN_S)

@@ -32,6 +32,8 @@ JOINING = "join"  # Purpose of the question before a round; others are numbers o
 OURS, WITHOUT_CODE = "holdfast.health.checks.", ("paths", "memory", "files", "clock")
 """Where our own checks are, and whose argument is only looked at."""
 
+MOST_CHILDREN = 64  # Checks that run at once here, those that hang included, while others are asked for from elsewhere.
+
 NOT_FOR_OTHERS = "not run at another node's request, unless this node was started with it (--check-before, --check-during)"
 
 
@@ -62,6 +64,7 @@ class Checking(Component):
         found = wanted(asked, self.root)
         self.known = {one.label: one for one in found} | self.known  # another node's word changes no deadline
         self.examiner.know(found, counts=counts)
+        self.known = {label: self.known[label] for label in self.examiner.standings}
         return tuple(one.label for one in found)
 
     # --- what the agent asks for ----------------------------------------------------------------------------------------
@@ -95,6 +98,8 @@ class Checking(Component):
             return [_examined(node, ask, trouble=error.what)]
         if strange := [one.label for one in found if one.label not in configured and not _harmless(one)]:
             return [_examined(node, ask, trouble=f"{', '.join(strange)}: {NOT_FOR_OTHERS}")]
+        if len(self.children) + len(found) > MOST_CHILDREN:
+            return [_examined(node, ask, trouble=f"{len(self.children)} checks run here already: at most {MOST_CHILDREN} do")]
         labels = self._know(asked, counts=False)
         purpose = f"ask {ask}"
 

@@ -26,6 +26,8 @@ times: a straggler is known by its median."""
 
 CHECKS = {Fault.XID: "xid", Fault.ECC: "gpu"}  # The check that finds such a fault.
 
+MOST_PLAYED = 64  # Faults that are to be undone, at a time.
+
 NO_GPU = "0000:00:00"  # Its address in the kernel's log, where the node has none.
 
 
@@ -123,6 +125,8 @@ class Injector:
 def step(state: State, seen: Observation, now: float) -> Step:
     """What follows: from a request, a fault; from anything else, a step of each that is played."""
     match seen:
+        case Asked() if len(state.played) >= MOST_PLAYED:
+            return _refused(state, f"{MOST_PLAYED} faults are being played here: wait until some are over")
         case Asked(injection=wanted) if wanted.fault in CHECKS:
             return _on_gpu(state, seen, now)
         case Asked():

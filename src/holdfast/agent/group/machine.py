@@ -35,6 +35,7 @@ from holdfast.agent.group.messages import (
     Told,
     Unguarded,
 )
+from holdfast.agent.group.requests import requested
 from holdfast.agent.group.state import Phase, State, Step, WorkerTable, joined_with
 from holdfast.core.machine import Action, Observation, Say, Signalled, Tick
 from holdfast.core.value import fields_of, replace
@@ -147,8 +148,10 @@ def _told(state: State, message: Message, now: float) -> Step:
             return joined_with(state, longest_s=longest_s), [FromCoordinator(message=message)]
         case _, Reply(ask=ask, text=text) if ask == OWN_ASK:
             return node_health.noted(state, text)
-        case (_, Request() | Reply()) | (Phase.JOINING, ToImport()):
+        case _, Reply():
             return state, [FromCoordinator(message=message)]
+        case ((_, Request() as asked) | (Phase.JOINING, ToImport() as asked)):
+            return requested(state, asked, now)
         case Phase.ENDED, _:
             return state, []
         case _, Finish() as finish:

@@ -21,6 +21,7 @@ from holdfast.core.job.failure import Cause, Evidence, Failure, Position
 from holdfast.core.machine import NEVER, Action
 from holdfast.core.signals import signal
 from holdfast.core.value import Value, replace
+from holdfast.core.wire.demands import Demands
 from holdfast.core.wire.messages import Assigned, Join
 
 # --- its workers ------------------------------------------------------------------------------------------------------------
@@ -245,6 +246,8 @@ class State(Value):
     checking: bool = False  # The node's health is being checked: it does not join yet.
     health_answer: str = ""  # What the coordinator said last about the node's health.
 
+    demands: Demands = Demands()  # What the coordinator has passed on lately.
+    refused: str = ""  # Why the last of it was too much. Empty: it was not.
     script: ScriptSignals = ScriptSignals()
     look: Look | None = None
     shown: dict[int, Position] = {}  # noqa: RUF012

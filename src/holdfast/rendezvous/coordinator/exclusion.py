@@ -5,7 +5,7 @@ Nodes are remembered by name: over rounds, over restarts of a node's agent, and,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from holdfast.core.job.events import ExcludedBy
 from holdfast.core.machine import NEVER
@@ -14,6 +14,9 @@ from holdfast.core.wire.messages import Exclusion
 
 CHARS = 500
 """Characters of a reason that are kept: a successor is told all of them, and a store's values are small."""
+
+MOST_OWN = 1024
+"""Nodes that are remembered for their own word that they are unfit: one that comes back says so again."""
 
 
 class Excluded(dict[str, tuple[Exclusion, float]]):
@@ -35,11 +38,17 @@ class Excluded(dict[str, tuple[Exclusion, float]]):
         """Who has it excluded. None: it is not excluded."""
         return self[name][0].by if name in self else None
 
+    def absent(self, names: Collection[str]) -> int:
+        """How many others than these an operator has excluded."""
+        return sum(one.by is ExcludedBy.OPERATOR and name not in names for name, (one, _) in self.items())
+
     def add(self, name: str, reason: str, by: ExcludedBy, now: float) -> None:
         """Leave it out from now on."""
         self[name] = Exclusion(name=name, reason=reason[:CHARS], by=by), now
         self.wanted.pop(name, None)
         self.changes += 1
+        if by is ExcludedBy.ITSELF and len(own := [name for name in self if self.by(name) is by]) > MOST_OWN:
+            del self[own[0]]
 
     def want(self, name: str, reason: str, by: ExcludedBy, now: float) -> None:
         """Leave it out as soon as the job can go on without it. The first wish counts."""

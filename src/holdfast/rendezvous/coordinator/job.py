@@ -21,7 +21,7 @@ from holdfast.rendezvous.coordinator.gathering import Checkpoints, Gathering
 from holdfast.rendezvous.coordinator.hang_blame import Inquiry
 from holdfast.rendezvous.coordinator.membership import Seats
 from holdfast.rendezvous.coordinator.pace import Paces
-from holdfast.rendezvous.coordinator.pending_requests import PendingRequests
+from holdfast.rendezvous.coordinator.pending_requests import MembersDemands, PendingRequests
 from holdfast.rendezvous.coordinator.script_imports import KnownImports
 from holdfast.rendezvous.lease import FENCE_S, granted
 from holdfast.rendezvous.placement.placement import Place
@@ -129,6 +129,7 @@ class Job:
         self.clocks = Clocks(self.seats)
         self.imports = KnownImports(self.seats)
         self.requests = PendingRequests(self.seats)
+        self.demands = MembersDemands()
         self.failures = Failures()
         self._inquiry: Inquiry | None = None
         self._doubt: Doubt | None = None

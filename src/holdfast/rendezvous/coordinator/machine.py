@@ -22,6 +22,7 @@ from __future__ import annotations
 from holdfast.core.job.events import LimitsCalculated
 from holdfast.core.job.report import Outcome
 from holdfast.core.machine import NEVER, Action, Observation, Tick
+from holdfast.core.wire.demands import IMPORTS
 from holdfast.core.wire.messages import (
     Calculated,
     Failed,
@@ -119,7 +120,7 @@ class Rendezvous(Job):
             case _, Calculated(round=number, limits_s=limits_s) if is_of_this_round:
                 news = self.paces.calculated(limits_s, number)
                 return [self.record(LimitsCalculated(limits_s=limits_s))] if news else []
-            case SeatState.RUNNING, Imports():
+            case SeatState.RUNNING, Imports(node=node) if seat.is_first and self.demands.admit(node, IMPORTS, now):
                 return self.imports.heard(message)
             case SeatState.RUNNING, Saving() if is_of_this_round:
                 self.checkpoints.heard(message, now)

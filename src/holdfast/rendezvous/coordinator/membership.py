@@ -93,6 +93,11 @@ class Seat:
         """Whether workers of its last round may be alive."""
         return self._state in WITH_WORKERS
 
+    @property
+    def is_first(self) -> bool:
+        """It has group rank 0 in its last round."""
+        return self.assigned is not None and self.assigned.group_rank == 0
+
     # --- what happens to it ---------------------------------------------------------------------------------------------
 
     def move(self, state: SeatState) -> None:

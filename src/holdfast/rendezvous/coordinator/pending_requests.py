@@ -6,8 +6,11 @@ the asker is a number to the others.
 
 from __future__ import annotations
 
+from typing import Any
+
 from holdfast.core.machine import Action
 from holdfast.core.value import replace
+from holdfast.core.wire.demands import CHECK_CHARS, MOST_CHECKS, REASON_CHARS, Demands
 from holdfast.core.wire.messages import EVERY_NODE, Checked, Reply, Request
 from holdfast.rendezvous.coordinator.membership import Seats
 from holdfast.rendezvous.rules import Tell
@@ -15,6 +18,38 @@ from holdfast.rendezvous.rules import Tell
 MOST = 16  # Requests whose replies still find the node that asked.
 
 SHOWN = 16  # Names that a refusal gives.
+
+ASKERS = 1024
+"""Nodes whose demands are remembered; then the one that asked first is forgotten."""
+
+
+class MembersDemands:
+    """What each node has asked for lately (`core.wire.demands`)."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, Demands] = {}
+        self._refused: dict[str, str] = {}  # Node → what was last said of it.
+
+    def admit(self, node: str, kind: str, now: float) -> bool:
+        """Whether that node may ask for that once more."""
+        if (after := self._of.get(node, Demands()).after(kind, now)) is None:
+            return False
+        self._of[node] = after
+        self._refused.pop(node, None)
+        _shorten(self._of)
+        return True
+
+    def is_news(self, node: str, why: str) -> bool:
+        """It is refused, and not for the same reason as the last time."""
+        is_news = self._refused.get(node) != why
+        self._refused[node] = why
+        _shorten(self._refused)
+        return is_news
+
+
+def _shorten(table: dict[str, Any]) -> None:
+    while len(table) > ASKERS:
+        del table[next(iter(table))]
 
 
 class PendingRequests:
@@ -48,7 +83,12 @@ class PendingRequests:
         request, seat = self._asked.get(reply.ask), self.seats.get(reply.node)
         if request is None or seat is None:
             return []  # it is too long ago, or was never asked
-        return reply_to(request, ok=reply.ok, text=reply.text, name=seat.name, verdicts=reply.verdicts)
+        text, verdicts = reply.text[:REASON_CHARS], tuple(map(_short, reply.verdicts[:MOST_CHECKS]))
+        return reply_to(request, ok=reply.ok, text=text, name=seat.name, verdicts=verdicts)
+
+
+def _short(one: Checked) -> Checked:
+    return replace(one, check=one.check[:CHECK_CHARS], reason=one.reason[:REASON_CHARS], advice=one.advice[:REASON_CHARS])
 
 
 def reply_to(

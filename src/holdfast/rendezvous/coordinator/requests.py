@@ -9,7 +9,8 @@ from __future__ import annotations
 from holdfast.core.job.events import ExcludedBy
 from holdfast.core.job.policy import Decision, Verdict
 from holdfast.core.job.report import Outcome
-from holdfast.core.machine import Action
+from holdfast.core.machine import Action, Say
+from holdfast.core.wire.demands import MOST_ABSENT, too_large, too_many
 from holdfast.core.wire.messages import Request, RequestKind
 from holdfast.rendezvous.coordinator.admission import dismiss, is_member, readmit
 from holdfast.rendezvous.coordinator.job import Job, Phase
@@ -19,6 +20,8 @@ from holdfast.rendezvous.coordinator.rounds import carry_out, end
 
 def requested(job: Job, request: Request, now: float) -> list[Action]:
     """A request outlives its round; but one restart fulfils all requests for a restart."""
+    if refused := _refused(job, request, now):
+        return refused
     match request.kind:
         case RequestKind.STOP:
             why = f"{_who(job, request)} asked to stop the job: {request.reason}" if request.is_of_a_rank else request.reason
@@ -33,6 +36,19 @@ def requested(job: Job, request: Request, now: float) -> list[Action]:
             return _readmit(job, request, now)
         case _:
             return job.requests.pass_on(request)
+
+
+def _refused(job: Job, request: Request, now: float) -> list[Action]:
+    """It is too much for one node to ask. Nothing: it is not."""
+    if not (why := too_large(request)):
+        if job.demands.admit(request.node, request.kind, now):
+            return []
+        why = too_many(request.kind)
+    said: list[Action] = []
+    if job.demands.is_news(request.node, why):
+        seat = job.seats.get(request.node)
+        said = [Say(text=f"{seat.name if seat else request.node}: refused: {why}", level="warning")]
+    return [*said, *reply_to(request, ok=False, text=why)]
 
 
 def _restart(job: Job, request: Request, now: float) -> list[Action]:
@@ -65,6 +81,9 @@ def _exclude(job: Job, request: Request, now: float) -> list[Action]:
         text = f"{name} is not excluded, since the job cannot go on without it: {needed}"
         return reply_to(request, ok=False, text=text)
     is_here = any(seat.name == name for seat in job.seats.values())
+    if not is_here and job.excluded.absent({seat.name for seat in job.seats.values()}) >= MOST_ABSENT:
+        text = f"{name} is not here, and {MOST_ABSENT} nodes that are not are excluded already: readmit some first"
+        return reply_to(request, ok=False, text=text)
     actions: list[Action] = [job.exclude(name, request.reason, request.by, now)]
     dismissed = dismiss(job, name, f"{name} is excluded: {request.reason}", now)
     then = "it takes part in no later round"
