@@ -295,7 +295,7 @@ def test_ports_are_looked_for_where_ft_launcher_s_templates_say(host, see):
 
 def test_an_amd_gpu_with_errors(host, see):
     host.amd("card0")
-    judged(see("amd"), FIT, "1 AMD GPUs")
+    judged(see("amd"), FIT, "1 AMD GPU")
     host.amd("card1", uncorrected=2)
     judged(see("amd"), UNFIT, "card1: 2 errors of umc")
     host.amd("card1", waiting=4)
@@ -321,9 +321,9 @@ NVML = str(KIT / "hosts" / "nvml")
         ("{'reasons': 0x40}", DEGRADED, "HwThermalSlowdown"),
         ("{'reasons': 0x80}", DEGRADED, "HwPowerBrakeSlowdown"),
         ("{'clock': 345, 'use': 99}", DEGRADED, "345 MHz, of 1980"),
-        ("{'clock': 345, 'use': 0}", FIT, "1 GPUs"),
+        ("{'clock': 345, 'use': 0}", FIT, "1 GPU"),
         ("{}|{'links': 16}", UNFIT, "GPU 1 has 16 NVLinks up, of 18"),
-        ("{'old_driver': True}", FIT, "1 GPUs"),
+        ("{'old_driver': True}", FIT, "1 GPU"),
         ("{'lost': True}", UNFIT, "GPU is lost"),
         ("none", UNFIT, "NVML does not start"),
     ],

@@ -220,6 +220,20 @@ def test_forked_ranks_draw_different_random_numbers(holdfast, wait_until, tmp_pa
     assert len({number for numbers in drawn for number in numbers}) == 8
 
 
+def test_threads_that_a_library_ends_as_the_process_forks_do_not_keep_it_from_being_forked(holdfast, wait_until, tmp_path) -> None:
+    pytest.importorskip("numpy", reason="numpy is not installed")
+    calculates = "import numpy\nos.write(1, f'sum {numpy.ones((300, 300)).dot(numpy.ones((300, 300))).sum():.0f}\\n'.encode())"
+    env = {"OPENBLAS_NUM_THREADS": "4"}
+    job = Job(holdfast, wait_until, tmp_path, "--warm-mode", "fork", more=calculates, env=env, nproc=1)
+    pids = job.begun(0)
+    job.spares(1)
+    job.kill(pids[0])
+    job.begun(1)
+    assert job.starts(1) == [(True, "")]
+    job.finish()
+    assert job.running.stdout.count("sum 27000000\n") == 2
+
+
 TORCH_DRAWS = """
 import threading, torch
 assert threading.main_thread().native_id == os.getpid()

@@ -89,9 +89,9 @@ def test_a_lost_node_is_named_and_has_no_rank():
 
 
 def test_without_any_evidence_it_says_how_to_have_some():
-    assert "it left no traceback, and its output was not kept; with --tee 3" in report_text(report(failure(3, exitcode=7)))
+    assert "no traceback of it is known, and its output was not kept; with --tee 3" in report_text(report(failure(3, exitcode=7)))
     empty = failure(3, exitcode=7, log_path="/logs/3/stderr.log")
-    assert "it left no traceback, and its log is empty: /logs/3/stderr.log" in report_text(report(empty))
+    assert "no traceback of it is known, and its log is empty: /logs/3/stderr.log" in report_text(report(empty))
 
 
 @pytest.mark.parametrize("code", [1, -9])
@@ -187,6 +187,12 @@ def test_the_report_for_programs_says_the_cause_and_which_line_says_so():
     assert (cause["sentence"], cause["kind"], cause["rank"]) == ("rank 1: a name", "user-code", 1)
     assert [(one["source"], one["text"]) for one in cause["from"]] == [("/logs/1/stderr.log", quotes[0].text)]
     assert report_json(report(BOOM))["cause"] is None
+
+
+@pytest.mark.parametrize(("confidence", "title"), [(0.58, "Likely cause"), (0.7, "Cause")])
+def test_a_cause_that_is_not_sure_is_called_likely(confidence: float, title: str):
+    found = Finding(kind="user-code", sentence="rank 3 on gpu-00: a kernel used an illegal address", confidence=confidence)
+    assert f"\n{title}\n  rank 3 on gpu-00: a kernel used an illegal address" in report_text(report(BOOM), found)
 
 
 def test_a_file_is_no_terminal():

@@ -324,7 +324,7 @@ def _install_hooks() -> None:
     main_thread = get_ident()
     last_written = _keep_last_line()
     judged: list[BaseException] = []  # exceptions that went through the hook, whatever came of it
-    shown = sys.excepthook
+    shown, is_finalizing = sys.excepthook, sys.is_finalizing
 
     def write(error: BaseException) -> None:
         if isinstance(error, Exception) and _error_file:
@@ -332,7 +332,7 @@ def _install_hooks() -> None:
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         news = [True]
-        if os.getpid() == _me:
+        if not is_finalizing() and os.getpid() == _me:  # at last Python takes a module's own names away
             judged.append(error)
             if get_ident() == main_thread and _is_the_end():
                 now, claim = time_ns(), lambda: news.append(_is_news(error))

@@ -199,7 +199,7 @@ def park(bootstrap: ModuleType) -> None:
     if mode == b"fork":
         gc.collect()
         gc.freeze()  # so that the collector does not write to pages that are shared
-    threads = len(os.listdir("/proc/self/task"))
+    threads = _lasting_threads() if mode == b"fork" else 1
     spare.say("ready", f"{monotonic() - began:.3f}", threads, course.until, *sorted(spare.reads.names))
     while True:
         (_, streams, *changes), fds = spare.hear()
@@ -214,6 +214,17 @@ def park(bootstrap: ModuleType) -> None:
 def _refuse(spare: _Spare, why: str, word: str = "failed") -> NoReturn:
     spare.say(word, why)
     os._exit(0)
+
+
+def _lasting_threads() -> int:
+    """How many threads a fork finds. Libraries of linear algebra start one for each core as they are imported, end them
+    when the process forks, and start them again when they calculate: a child that ends at once has them do so now."""
+    if len(os.listdir("/proc/self/task")) > 1:
+        child = os.fork()
+        if not child:
+            os._exit(0)
+        os.waitpid(child, 0)
+    return len(os.listdir("/proc/self/task"))
 
 
 # --- when it is needed --------------------------------------------------------------------------------------------------

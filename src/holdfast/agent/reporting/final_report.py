@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 CAUSE_S = 0.5
 """How long the report waits to be told what the failures mean: reading the rules takes 0.05 s, unless their disk hangs."""
 
-LIKELY = 0.7  # From this confidence on it is told.
-
 ENDS_KNOWN = 4  # Runs of a job that are looked back on: who was cut off gives up after `join_timeout`.
 
 
@@ -52,8 +50,8 @@ def tell(
 
 
 def cause(failures: Sequence[Failure]) -> Finding | None:
-    """What these failures mean by what they say of themselves. None: no rule knows, or is sure enough, or nothing was found out
-    in `CAUSE_S`."""
+    """What these failures mean by what they say of themselves. None: no rule knows, or nothing was found out in
+    `CAUSE_S`."""
     if all(failure.innocent for failure in failures):
         return None
 
@@ -63,7 +61,7 @@ def cause(failures: Sequence[Failure]) -> Finding | None:
         return diagnose(failures)
 
     found = IoThread().value(look, CAUSE_S)
-    return found if found is not None and found.rule and found.confidence >= LIKELY else None
+    return found if found is not None and found.rule else None
 
 
 def ended_runs(config: RunConfig) -> dict[str, JobReport]:

@@ -29,7 +29,7 @@ def amd(look: Look) -> Verdict:
     uncorrected: dict[str, int] = {}
     for card in cards:
         uncorrected[card] = _look_at(look, card, look.before.get(card, 0), found)
-    return found.verdict(f"{len(cards)} AMD GPUs", **uncorrected)
+    return found.verdict(f"{len(cards)} AMD GPU{'s' * (len(cards) != 1)}", **uncorrected)
 
 
 def _look_at(look: Look, card: str, before: int, found: Findings) -> int:

@@ -76,7 +76,7 @@ def _look_at_all(nvml: ModuleType, before: dict[str, Any]) -> Verdict:
     if counted > len(links):
         found.unfit(f"{len(links)} GPUs are here, and there were {counted}", ADVICE)
     best = {name: max(up, linked.get(name, 0)) for name, up in links.items()}
-    told = f"{len(links)} GPUs" + (f" with {most} NVLinks each" if most else "")
+    told = f"{len(links)} GPU{'s' * (len(links) != 1)}" + (f" with {most} NVLinks each" if most else "")
     return found.verdict(told, count=max(len(links), counted), links=best)
 
 

@@ -27,6 +27,7 @@ from holdfast.telemetry.report.safe_text import one_line, plain, uncoloured
 
 SCHEMA = 1  # Version of `report_json`: raised when a key changes its meaning or goes.
 MOST_LINES = 25  # Of the report: what a terminal shows without scrolling.
+LIKELY = 0.7  # A cause that is less sure is called likely.
 MAX_GROUPS = 4  # Lines about the other failures.
 MAX_LOG_LINE = 500  # Characters of one line of the worker's log.
 
@@ -53,7 +54,8 @@ def report_text(
     paint = _Paint(width, colour)
     lines = paint.prose(f"holdfast: {summary(report)}", first=RED if report.outcome == Outcome.FAILED else BOLD)
     if found is not None:
-        lines += [paint.title("Cause"), *paint.prose(f"  {one_line(told(found), 1000)}", indent="  ")]
+        title = "Cause" if found.confidence >= LIKELY else "Likely cause"
+        lines += [paint.title(title), *paint.prose(f"  {one_line(told(found), 1000)}", indent="  ")]
     decision = [paint.title("Decision"), *paint.prose(f"  {_decision(report)}", indent="  ")]
     decision += paint.prose(f"  the whole story: holdfast report {one_line(report.job)}", indent="  ")
     root = first_failure(report)
@@ -185,7 +187,7 @@ def _explained(root: Failure) -> Iterator[str]:
     if not root.traceback and not root.log_tail:
         kept = f"its log is empty: {plain(root.log_path, keep='')}" if root.log_path else "its output was not kept"
         advice = "" if root.log_path else "; with --tee 3 its last lines would stand here"
-        yield f"it left no traceback, and {kept}{advice}"
+        yield f"no traceback of it is known, and {kept}{advice}"
 
 
 def _about_others(report: JobReport, paint: _Paint) -> list[str]:
