@@ -309,12 +309,12 @@ def test_every_end_is_that_of_plain_python(folder: Path, ending: str, words: str
     ran = assert_alike([*words.split(), ending], folder, how=how)
     assert ran.page is not None
     raised = {"exception", "chained", "notes", "group", "unprintable", "recursion", "unicode"}
-    raised |= {"thread-alive", "chained-hook", "closed-stderr"}
+    raised |= {"thread-alive", "chained-hook", "held", "closed-stderr"}
     assert (ran.page.error_at_unix is not None) == (ending in raised)
     assert (ran.page.words[page.STATE] == page.FINISHING) == (ending not in {"_exit", "terminate", "kill", "exec"})
 
 
-@pytest.mark.parametrize("ending", ["exception", "own-hook", "chained-hook", "unprintable", "unicode"])
+@pytest.mark.parametrize("ending", ["exception", "own-hook", "chained-hook", "held", "unprintable", "unicode"])
 def test_the_error_record_of_an_unmodified_script(folder: Path, ending: str) -> None:
     ran = run(["endings.py", ending], ours=True, cwd=folder, env={"TORCHELASTIC_ERROR_FILE": "error.json"})
     record = json.loads((folder / "error.json").read_text())

@@ -324,7 +324,7 @@ def _install_hooks() -> None:
     main_thread = get_ident()
     last_written = _keep_last_line()
     judged: list[BaseException] = []  # exceptions that went through the hook, whatever came of it
-    shown, is_finalizing = sys.excepthook, sys.is_finalizing
+    shown = sys.excepthook
 
     def write(error: BaseException) -> None:
         if isinstance(error, Exception) and _error_file:
@@ -332,7 +332,7 @@ def _install_hooks() -> None:
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         news = [True]
-        if not is_finalizing() and os.getpid() == _me:  # at last Python takes a module's own names away
+        if os.getpid() == _me:
             judged.append(error)
             if get_ident() == main_thread and _is_the_end():
                 now, claim = time_ns(), lambda: news.append(_is_news(error))
@@ -350,6 +350,7 @@ def _install_hooks() -> None:
         elif not judged:
             lines = last_written().strip().splitlines()
             _put_text(layout.LAST_LINE, layout.LAST_LINE_BYTES, lines[-1].strip() if lines else b"")
+        judged.clear()  # with it go the frames of the traceback: what they hold may still speak while there is a stderr
         if words is not None:
             words[layout.EXIT_NS] = monotonic_ns()
             words[layout.STATE] = layout.FINISHING

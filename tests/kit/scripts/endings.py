@@ -62,6 +62,21 @@ def chained_hook() -> None:
     raise RuntimeError("for both hooks")
 
 
+class _Late:
+    def __init__(self) -> None:
+        import ctypes
+
+        self.run = ctypes.pythonapi.PyRun_SimpleString
+
+    def __del__(self) -> None:
+        self.run(b"raise RuntimeError('as the failed function lets go of what it holds')")
+
+
+def held() -> None:
+    late = _Late()
+    raise RuntimeError(f"holds a {type(late).__name__}")
+
+
 def printed_from_c() -> None:
     import ctypes
 
@@ -77,6 +92,7 @@ ENDINGS = {
     "exit-300": lambda: sys.exit(300),
     "exception": lambda: 1 / 0,
     "chained": chained,
+    "held": held,
     "notes": with_notes,
     "group": lambda: (_ for _ in ()).throw(ExceptionGroup("several", [ValueError("one"), TypeError("two")])),
     "unprintable": lambda: (_ for _ in ()).throw(Unprintable()),
