@@ -220,7 +220,7 @@ def test_forked_ranks_draw_different_random_numbers(holdfast, wait_until, tmp_pa
     assert len({number for numbers in drawn for number in numbers}) == 8
 
 
-def test_threads_that_a_library_ends_as_the_process_forks_do_not_keep_it_from_being_forked(holdfast, wait_until, tmp_path) -> None:
+def test_threads_that_a_library_ends_at_a_fork_prevent_none(holdfast, wait_until, tmp_path: Path) -> None:
     pytest.importorskip("numpy", reason="numpy is not installed")
     calculates = "import numpy\nos.write(1, f'sum {numpy.ones((300, 300)).dot(numpy.ones((300, 300))).sum():.0f}\\n'.encode())"
     env = {"OPENBLAS_NUM_THREADS": "4"}

@@ -187,7 +187,7 @@ def _explained(root: Failure) -> Iterator[str]:
     if not root.traceback and not root.log_tail:
         kept = f"its log is empty: {plain(root.log_path, keep='')}" if root.log_path else "its output was not kept"
         advice = "" if root.log_path else "; with --tee 3 its last lines would stand here"
-        yield f"no traceback of it is known, and {kept}{advice}"
+        yield f"no traceback is known, and {kept}{advice}"
 
 
 def _about_others(report: JobReport, paint: _Paint) -> list[str]:
