@@ -211,6 +211,16 @@ def test_a_ranks_step_its_time_and_the_age_of_its_heartbeat_are_told(fleet, web,
     assert ended([agent]) == [0]
 
 
+def test_answers_and_the_stream_are_compressed_for_clients_that_take_it(fleet, web):
+    for asked, encoding in (("gzip", "gzip"), ("identity", None)):
+        headers = {"Accept-Encoding": asked}
+        answer = web.client.get("/openapi.json", headers=headers)
+        assert (answer.headers.get("content-encoding"), answer.json()["openapi"]) == (encoding, DOCUMENT["openapi"])
+        with web.client.stream("GET", "/api/live", headers=headers) as stream:
+            assert stream.headers.get("content-encoding") == encoding
+            assert next(events(stream.iter_lines()))[0] == "fleet", "told at once, and not when a buffer is full"
+
+
 def test_a_quiet_fleet_is_told_from_a_stale_one(fleet, web):
     first = web.get("/api/fleet", "FleetShown")
     with web.live() as stream:

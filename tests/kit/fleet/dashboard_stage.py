@@ -26,8 +26,8 @@ LATER = BEGAN + 3600.0
 
 def rank(number: int, local: int = 0, **other: Any) -> dict[str, Any]:
     """One that runs and gets on."""
-    usual = {"state": "running", "pid": 4000 + number, "step": 12_840, "step_s": 0.412, "beat_age_s": 0.3, "exitcode": None}
-    return {"rank": number, "local_rank": local, **usual, **other}
+    own = {"rank": number, "pid": 4000 + number, "local_rank": local, "beat_age_s": 0.3}
+    return {**own, "state": "running", "step": 12_840, "step_s": 0.412, "exitcode": None, **other}
 
 
 def node(name: str, state: str = "fit", **other: Any) -> dict[str, Any]:

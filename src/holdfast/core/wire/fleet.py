@@ -104,19 +104,19 @@ class Act(StrEnum):
 
 
 class RankSaid(Value):
-    """One rank of a node."""
+    """One rank of a node. First what differs from rank to rank: a list of them compresses the better."""
 
     rank: int
+    pid: int = -1
     local_rank: int
+    beat_age_s: float | None = None
+    """Age of its last heartbeat at the time of the report, in seconds. Heartbeats alone cause no report. None: it has none."""
     state: str
     """As `holdfast status` shows it."""
-    pid: int = -1
     step: int | None = None
     """Last step that the rank reported. None: it reports none."""
     step_s: float | None = None
     """Duration of that step, in seconds. None: not known."""
-    beat_age_s: float | None = None
-    """Age of its last heartbeat at the time of the report, in seconds. Heartbeats alone cause no report. None: it has none."""
     exitcode: int | None = None
 
 

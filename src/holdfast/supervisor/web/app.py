@@ -27,6 +27,7 @@ from holdfast.runtime.peer_user import user_between
 from holdfast.supervisor.metrics import CONTENT_TYPE, exposition
 from holdfast.supervisor.web import openapi, view
 from holdfast.supervisor.web.auth import COOKIE, Gate, Refused, refuse_a_forgery
+from holdfast.supervisor.web.compression import SHORTEST, takes_gzip, whole
 from holdfast.supervisor.web.live import MOST_WATCHERS, Mirror
 from holdfast.supervisor.web.story import Story, story
 from holdfast.telemetry.report.safe_text import one_line
@@ -49,6 +50,8 @@ MOST_READERS = 2
 """Job folders that are read at a time."""
 
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
+
+COMPRESSED = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
 
 GUARDS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
@@ -89,6 +92,9 @@ class Api:
         for name, value in GUARDS.items():
             response.headers.setdefault(name, value)
         response.headers.setdefault("Cache-Control", "no-store")
+        if not isinstance(response, StreamingResponse) and len(response.body) >= SHORTEST and takes_gzip(headers):
+            response.body = await asyncio.to_thread(whole, bytes(response.body))
+            response.headers.update(COMPRESSED | {"Content-Length": str(len(response.body))})
         return response
 
     async def index(self, request: Request) -> Response:
@@ -130,7 +136,9 @@ class Api:
         if self.mirror.watchers >= MOST_WATCHERS:
             raise Refused(503, f"{MOST_WATCHERS} dashboards are open", hint="close one, or ask for /api/fleet")
         await self.mirror.fresh()
-        return StreamingResponse(self.mirror.watch(), media_type=openapi.EVENTS, headers={"X-Accel-Buffering": "no"})
+        small = takes_gzip(request.headers)
+        stream, how = (self.mirror.compressed(), COMPRESSED) if small else (self.mirror.watch(), {})
+        return StreamingResponse(stream, media_type=openapi.EVENTS, headers={"X-Accel-Buffering": "no", **how})
 
     async def node(self, request: Request) -> Response:
         told = await self.mirror.ask({"ask": "why", "node": await self._known("nodes", request)})

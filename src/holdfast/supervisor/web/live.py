@@ -4,6 +4,8 @@ The supervisor is asked what has changed since the version that the mirror knows
 watches by a request that it holds. A watcher has no queue: a slow one is told less often, and then everything. Watchers hear
 when the supervisor is gone (`event: silent`), all of it when it is back, and while nothing changes when it last said so
 (`event: beat`): a quiet fleet is not a stale one.
+
+Each message is compressed once, for all watchers: a block of deflate that refers to nothing before it (`web/compression.py`).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from functools import cached_property
 from typing import Any
 
 from holdfast.agent.control.control_client import MAX_REPLY, Reachable
@@ -18,6 +21,7 @@ from holdfast.core.value import to_plain
 from holdfast.supervisor.change_log import ChangeLog
 from holdfast.supervisor.snapshot import Snapshot
 from holdfast.supervisor.web.auth import Refused
+from holdfast.supervisor.web.compression import HEAD, block
 from holdfast.supervisor.web.view import Beat
 
 ANSWER_S, HOLD_S = 10.0, 5.0
@@ -28,6 +32,17 @@ FRESH_S, RETRY_S, BEAT_S = 0.1, 0.5, 10.0
 """How old an answer may be, the pause before a supervisor that is gone is asked again, and that between two signs of life."""
 
 MOST_WATCHERS = 200
+
+
+class Message:
+    """Bytes of the stream, plain and compressed."""
+
+    def __init__(self, plain: bytes) -> None:
+        self.plain = plain
+
+    @cached_property
+    def compressed(self) -> bytes:
+        return block(self.plain)
 
 
 class Mirror:
@@ -45,7 +60,7 @@ class Mirror:
         self._asked_at = self._stale_at = float("-inf")
         """When what is known was asked for, and when somebody has wanted something that may have changed it."""
         self._follower: asyncio.Task[None] | None = None
-        self._told: dict[tuple[int, int, int], bytes] = {}
+        self._told: dict[tuple[int, int, int], Message] = {}
         """The last messages, since most watchers are told the same."""
 
     async def ask(self, request: dict[str, Any], within_s: float = ANSWER_S) -> dict[str, Any]:
@@ -126,8 +141,18 @@ class Mirror:
         gone = {table: [key for key in keys.get(table, ()) if key not in known[table]] for table in ("nodes", "jobs")}
         return {**{name: head[name] for name in ("version", "at_unix", "swaps", "totals")}, **rows, "gone": gone}
 
+    async def compressed(self) -> AsyncIterator[bytes]:
+        """As `watch`, for who takes gzip."""
+        yield HEAD
+        async for message in self._messages():
+            yield message.compressed
+
     async def watch(self) -> AsyncIterator[bytes]:
         """Server-sent events: all of it, then what changes. `fresh` has been called. Ends with its reader."""
+        async for message in self._messages():
+            yield message.plain
+
+    async def _messages(self) -> AsyncIterator[Message]:
         self._watched(1)
         try:
             wholes, version, heard = 0, 0, True
@@ -140,7 +165,7 @@ class Mirror:
                     wholes, version, heard = self.wholes, self.version, True
                     yield self._message(wholes, since)
                 elif await self._nothing_new(wholes, version, heard):
-                    yield self._beat() if heard else b": beat\n\n"
+                    yield self._beat() if heard else Message(b": beat\n\n")
         finally:
             self._watched(-1)
 
@@ -153,7 +178,7 @@ class Mirror:
             return True
         return False
 
-    def _message(self, wholes: int, since: int) -> bytes:
+    def _message(self, wholes: int, since: int) -> Message:
         key = wholes, since, self.version
         if key not in self._told:
             self._told = dict(list(self._told.items())[-3:])
@@ -161,7 +186,7 @@ class Mirror:
             self._told[key] = _event(f"{name}\nid: {self.version}", value)
         return self._told[key]
 
-    def _beat(self) -> bytes:
+    def _beat(self) -> Message:
         return _event("beat", to_plain(Beat(version=self.version, at_unix=self.snapshot.head["at_unix"])))
 
     def _watched(self, more: int) -> None:
@@ -180,8 +205,8 @@ class Mirror:
                 await asyncio.sleep(RETRY_S)
 
 
-def _event(head: str, value: object) -> bytes:
-    return f"event: {head}\ndata: {json.dumps(value)}\n\n".encode()
+def _event(head: str, value: object) -> Message:
+    return Message(f"event: {head}\ndata: {json.dumps(value)}\n\n".encode())
 
 
 def _now() -> float:
