@@ -3,7 +3,7 @@ from __future__ import annotations
 import fcntl
 import os
 import select
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.agent.logs.attempt_logs import AttemptLogs, RankPaths, Stream
-from holdfast.agent.logs.nonblocking_writer import Console
+from holdfast.agent.logs.nonblocking_writer import Console, Stderr
 from holdfast.agent.logs.tee import BATCH_S, CHUNK, PARTIAL_S, POLL_S, PROGRESS_S, PUMP_BYTES, Source, Tee
 
 
@@ -309,3 +309,27 @@ def test_the_streams_own_flags_stay_as_they_are():
     console.close()
     os.close(reader)
     os.close(writer)
+
+
+class Later:
+    """A thread for files that begins when it is told to end."""
+
+    def __init__(self) -> None:
+        self.tasks: list[Callable[[], None]] = []
+
+    def do(self, task: Callable[[], None], patience_s: float | None = None) -> bool:
+        self.tasks.append(task)
+        return True
+
+    def close(self) -> bool:
+        for task in self.tasks:
+            task()
+        return True
+
+
+def test_what_is_said_at_the_end_is_in_the_file_though_the_thread_that_writes_has_not_begun(tmp_path: Path):
+    with (tmp_path / "stderr").open("wb") as file:
+        stderr = Stderr(file.fileno(), io_thread=Later())
+        stderr.say("holdfast: job x failed\n")
+        stderr.close()
+    assert (tmp_path / "stderr").read_text() == "holdfast: job x failed\n"

@@ -148,18 +148,21 @@ class Stderr:
 
     def close(self, patience_s: float = PATIENCE_S) -> None:
         """Say the rest, as far as somebody takes it."""
-        if self._console is None:
-            return
         if self._io_thread is not None:
-            self._io_thread.do(self._console.close)
+            self._io_thread.do(self._close_console)  # the thread opens it, and may not have come to its first word yet
             self._io_thread.close()
-            self._console = None
+            return
+        if self._console is None:
             return
         end = self._clock() + patience_s
         while not self._console.flush() and self._clock() < end:
             self._console.ready(RETRY_S)
-        self._console.close()
-        self._console = None
+        self._close_console()
+
+    def _close_console(self) -> None:
+        if self._console is not None:
+            self._console.close()
+            self._console = None
 
 
 def tell(text: str) -> None:

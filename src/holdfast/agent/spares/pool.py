@@ -44,6 +44,7 @@ from holdfast.core.machine import NEVER, Record, Say, Tick
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import IMPORTS_CHARS, Assigned
 from holdfast.runtime.hardware.memory import private_bytes, room_bytes
+from holdfast.runtime.process import process
 from holdfast.telemetry.record.io_thread import IoThread
 
 TYPE_CHECKING = False
@@ -200,7 +201,7 @@ class SparePool(Component):
         orders, fds, why = self._orders(one, argv, page, files)
         if not why:
             changes = [os.fsencode(name if new is None else f"{name}={new}") for name, (_, new) in changed[pid].items()]
-            taken, why = self._hand_over(one, b"\0".join([b"become", orders.encode(), *changes]), fds)
+            taken, why = self._hand_over(pid, one, b"\0".join([b"become", orders.encode(), *changes]), fds)
         self._show(Used(pid=pid, trouble=why))
         if why:
             self._drop(pid)
@@ -225,14 +226,15 @@ class SparePool(Component):
                 return "", [], "its output goes elsewhere now"
         return orders, fds, ""
 
-    def _hand_over(self, one: ParkedSpare, order: bytes, fds: list[int]) -> tuple[int, str]:
+    def _hand_over(self, pid: int, one: ParkedSpare, order: bytes, fds: list[int]) -> tuple[int, str]:
         """Pid of the worker, or why there is none."""
         patience_s, began = max(LEAST_S, self.patience_s), self.host.now()
         try:
             socket.send_fds(one.link, [order], fds)
             waiting = select.poll()
             waiting.register(one.link, select.POLLIN)
-            if not waiting.poll(1000 * patience_s):
+            # One that would run if it had a processor is still sooner than a new process, which needs one for longer.
+            if not waiting.poll(1000 * patience_s) and not (process.state(pid) == "R" and waiting.poll(1000 * patience_s)):
                 return -1, f"it did not answer within {patience_s:.2g} s"
             word, *said = one.link.recv(SAID_BYTES).decode("utf-8", "replace").split("\0")
         except OSError as error:
