@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from holdfast.core.job.failure import signal_name
+from holdfast.core.job.failure import NO_OOM_KILL, signal_name
 from holdfast.core.job.finding import ADVISED, Class, Finding, Quote
 from holdfast.core.value import replace
 from holdfast.diagnosis.evidence import End, Evidence, Sighting, quote, writer
@@ -16,6 +16,7 @@ from holdfast.diagnosis.hangs.recorder_file import compare
 from holdfast.diagnosis.hangs.stack_groups import outlier
 from holdfast.diagnosis.hangs.suspects import named
 from holdfast.diagnosis.hangs.waiting import waited_for
+from holdfast.diagnosis.judgement import HELPS
 from holdfast.diagnosis.places import Places, whom
 from holdfast.diagnosis.precedence import first, last_words
 from holdfast.diagnosis.tables import CAUSE, EFFECT, SYMPTOM
@@ -46,6 +47,12 @@ SIGNALS = {
     -2: (Class.PREEMPTED, 0.5, "was interrupted (SIGINT)", "start it again when you like"),
 }  # fmt: skip
 """What an end by a signal most likely means, where nothing else tells."""
+
+
+BY_SOMEBODY = (
+    Class.PREEMPTED, 0.6, "was killed by SIGKILL, and not by the kernel, which has killed none because memory ran out",
+    "find the sender: a scheduler, a script or a person",
+)  # fmt: skip
 
 
 UNEVEN = "have all ranks make the same number of steps, and leave together (exit codes are taken modulo 256: 256 is 0)"
@@ -177,6 +184,10 @@ def _culprit(one: Sighting, same_depth: Sequence[Sighting], places: Places) -> i
 def _of_end(end: End, evidence: Evidence) -> Finding:
     code = end.exitcode
     kind, confidence, says, advice = SIGNALS.get(code or 0, (Class.UNKNOWN, 0.3, "", "see its log"))
+    if end.oom == NO_OOM_KILL:
+        kind, confidence, says, advice = BY_SOMEBODY
+    elif end.oom:
+        kind, confidence, says, advice = Class.OOM_HOST, 0.95, f"was killed by the kernel: {end.oom}", HELPS[Class.OOM_HOST]
     if end.own and code == 0:
         kind, confidence, says, advice = Class.USER_CODE, 0.8, end.what, UNEVEN
     if not says:

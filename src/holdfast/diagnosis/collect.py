@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from functools import cache
+from signal import SIGKILL
 
 from holdfast.core.errors import UsageError
-from holdfast.core.job.failure import Cause, Failure, guilty
-from holdfast.core.job.finding import Finding
+from holdfast.core.job.failure import NO_OOM_KILL, Cause, Failure, guilty
+from holdfast.core.job.finding import Class, Finding
 from holdfast.core.value import replace
 from holdfast.diagnosis import incident
 from holdfast.diagnosis.attribute import attribute
@@ -16,7 +18,7 @@ from holdfast.diagnosis.evidence import End, Evidence, Sighting, merged
 from holdfast.diagnosis.gather import gather, of_text
 from holdfast.diagnosis.logs.prefix import Speaker
 from holdfast.diagnosis.rule import Rules, load, own_files
-from holdfast.diagnosis.tables import CAUSE
+from holdfast.diagnosis.tables import CAUSE, MACHINE
 from holdfast.telemetry.record.io_thread import IoThread
 from holdfast.telemetry.record.state_dir import incident_dir
 
@@ -29,7 +31,7 @@ def end_of(failure: Failure, *, first: bool = False) -> End:
     return End(
         rank=failure.rank if failure.rank >= 0 else None, local=failure.local_rank if failure.rank >= 0 else None,
         node=failure.node, pid=failure.pid, exitcode=failure.exitcode, at=failure.at_unix, first=first,
-        innocent=failure.innocent, what=failure.message,
+        innocent=failure.innocent, what=failure.message, oom=failure.oom,
         own=first and not failure.follows and failure.cause in OWN,
     )  # fmt: skip
 
@@ -77,7 +79,24 @@ def _with(failures: Sequence[Failure], paths: Sequence[str], rules: Rules) -> Ev
     if (failed := guilty(failures)) and failed[0].cause not in (Cause.HUNG, Cause.STUCK):
         # It was gone when the others showed where they were: a rank that is elsewhere is not what they wait for.
         there = replace(there, stacks={})
+    if failures:
+        there = replace(there, sightings=tuple(one for one in there.sightings if _is_of(one, failures)))
     return merged(of_failures(failures, rules), there)
+
+
+def _is_of(one: Sighting, failures: Sequence[Failure]) -> bool:
+    """Whether it may be about these failures: that memory ran out for a process of somebody else's is no cause of theirs."""
+    if one.rule.kind != Class.OOM_HOST or one.rule.depth != MACHINE:
+        return True
+    killed = [failure.oom for failure in failures if failure.exitcode == -SIGKILL]
+    if any(oom not in ("", NO_OOM_KILL) for oom in killed) or any(
+        (one.pid, one.node or failure.node) == (failure.pid, failure.node) for failure in failures
+    ):
+        return True
+    if one.pid is None:
+        return "" in killed
+    said = (text for failure in failures for text in (failure.message, failure.traceback or "", *failure.log_tail))
+    return any(re.search(rf"\b{one.pid}\b", text) for text in said)  # a process of a rank's own, which it complains of
 
 
 def diagnose(failures: Sequence[Failure]) -> Finding:

@@ -40,6 +40,7 @@ class End(Process):
     innocent: bool = False  # It was ended because another had failed.
     own: bool = False  # Our agents know that it ended by itself, before the others.
     what: str = ""  # What is said of it. Empty: nothing more.
+    oom: str = ""  # As `Failure.oom`.
     source: str = ""
     line: int = 0
 

@@ -129,7 +129,7 @@ class SimSpares(SparePool):
     def _orders(self, one: ParkedSpare, argv: list[str], page: Page | None, files: RankLogs) -> tuple[str, list[int], str]:
         return "", [], ""
 
-    def _hand_over(self, one: ParkedSpare, order: bytes, fds: list[int]) -> tuple[int, str]:
+    def _hand_over(self, pid: int, one: ParkedSpare, order: bytes, fds: list[int]) -> tuple[int, str]:
         assert isinstance(one, SimSpare)
         if not one.alive:  # which has not been seen yet
             return -1, "it has ended"

@@ -155,6 +155,7 @@ class WorkerTable(Value):
             error_record=evidence.error_record,
             log_tail=evidence.log_tail,
             log_path=evidence.log_path,
+            oom=evidence.oom,
             stacks_path=worker.stacks_path,
             follows=not worker.charge and follows(message, evidence),
             round=self.round,

@@ -30,13 +30,14 @@ class End(NamedTuple):
     gone: bool
     at_unix: float
     last: LastSigns
+    oom: str = ""  # As `Failure.oom`.
 
     def told(self, left: Evidence) -> Ended:
         """With what its rank has left on disk."""
         if self.exitcode != 0:
             last = self.last
             seen = {"last_words": last.words, "last_line": last.line, "ending": last.ending, "booted": last.booted}
-            left = replace(left, became=last.became, **seen)
+            left = replace(left, became=last.became, oom=self.oom, **seen)
         return Ended(local_rank=self.local_rank, exitcode=self.exitcode, gone=self.gone, at_unix=self.at_unix, evidence=left)
 
 

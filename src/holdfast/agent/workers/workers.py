@@ -49,6 +49,7 @@ from holdfast.core.processes import (
 )
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import Assigned
+from holdfast.runtime.hardware.oom_kills import OomKills
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.ports import hold_port
 from holdfast.runtime.process.descriptors import SHORT_OF
@@ -128,6 +129,7 @@ class Workers(Component):
         disk = DiskThread(host)
         self.files = LogFiles(plan, config.nproc_per_node, host, disk)  # Of the next round.
         self.ends = Ends(host, disk)  # Of processes: what they have left is being read.
+        self.oom_kills = OomKills()
         self.shower = IoThread()  # Reads the logs to show them.
         self.unfollowed: Assigned | None = None  # The round of workers that run unfollowed so far.
         self.local_ranks: dict[int, int] = {}  # pid → local rank
@@ -176,7 +178,7 @@ class Workers(Component):
         if self.attempt is not None:
             self.attempt.forget()
         self.attempt = self.files.take()
-        self.ends = Ends(self.host, self.files.disk)
+        self.ends, self.oom_kills = Ends(self.host, self.files.disk), OomKills()
         self.local_ranks, self.ending, self.deaf = {}, None, set()
         self.to_start = Unstarted(assigned, list(range(self.config.nproc_per_node)))
         seen = self._start_all(self.to_start, until)
@@ -410,7 +412,8 @@ class Workers(Component):
 
     def _ended(self, pid: int, exitcode: int, last: LastSigns, *, gone: bool) -> list[Observation]:
         assert self.attempt is not None
-        return self.ends.add(End(self.local_ranks[pid], exitcode, gone, self.host.unix(), last), self.attempt)
+        oom = self.oom_kills.of(pid, exitcode)
+        return self.ends.add(End(self.local_ranks[pid], exitcode, gone, self.host.unix(), last, oom), self.attempt)
 
     # --- logs -----------------------------------------------------------------------------------------------------------
 

@@ -41,6 +41,9 @@ class Cause(StrEnum):
     STOPPED = "stopped"  # By us, after another's failure.
 
 
+NO_OOM_KILL = "no"  # The kernel says that it has not killed that process because memory ran out.
+
+
 class Evidence(Value):
     """What a worker left behind when it ended: its error record, its last words."""
 
@@ -57,6 +60,7 @@ class Evidence(Value):
     ending: bool = False  # Its interpreter had begun to end in good order.
     became: str = ""  # The program that it had become by exec. Empty: it had not.
     booted: bool = False  # It was a Python that ran our bootstrap.
+    oom: str = ""  # As `Failure.oom`.
 
 
 class Reached(Value):
@@ -110,6 +114,9 @@ class Failure(Value):
     """Folder with the stacks of its node's ranks, on its own host. None: it did not hang, or nothing is kept."""
     follows: bool = False  # True: by its own words it failed because another rank was gone (`core.job.ends`).
     undecided: bool = False  # True: all ranks hung, and nothing shows which rank caused it. It does not count against its node.
+    oom: str = ""
+    """What the kernel says of having killed it because memory ran out; NO_OOM_KILL: it has not. Empty: nothing is known, or
+    it was not SIGKILL that ended it."""
     round: int = 0  # Round in which it happened.
     attempt: int = 0  # Restarts of the job before it.
 

@@ -14,7 +14,7 @@ RULES: tuple[Row, ...] = (
     ("kernel-oom-killed", HOST, MACHINE, 97, "Killed process", r"(?:Out of memory|Memory cgroup out of memory): Killed process (?P<pid>\d+) \((?P<what>[^)]*)\)",
      "the kernel killed it because memory ran out", MEMORY, LINUX + "mm/oom_kill.c",
      "[81234.567890] Out of memory: Killed process 71234 (python) total-vm:412345678kB, anon-rss:251234567kB, file-rss:0kB, shmem-rss:0kB, UID:1000"),
-    ("kernel-oom-cgroup", HOST, MACHINE, 96, "Memory cgroup out of memory|oom-kill:constraint=CONSTRAINT_MEMCG", r"Memory cgroup out of memory|oom-kill:constraint=CONSTRAINT_MEMCG.*?pid=(?P<pid>\d+)",
+    ("kernel-oom-cgroup", HOST, MACHINE, 96, "Memory cgroup out of memory|oom-kill:constraint=CONSTRAINT_MEMCG", r"(?:Memory cgroup out of memory(?:: Killed process )?|oom-kill:constraint=CONSTRAINT_MEMCG.*?,pid=)(?P<pid>\d+)?",
      "its container's or job's memory limit was reached", MEMORY, LINUX + "mm/oom_kill.c",
      "[81234.567890] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0-1,oom_memcg=/slurm/uid_1000,task_memcg=/slurm/uid_1000/job_7,task=python,pid=71234,uid=1000"),
     ("kernel-oom-invoked", HOST, MACHINE, 90, "invoked oom-killer", r"(?P<what>\S+) invoked oom-killer: ", "its host ran out of memory", MEMORY, LINUX + "mm/oom_kill.c",

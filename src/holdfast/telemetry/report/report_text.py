@@ -16,7 +16,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
-from holdfast.core.job.failure import Cause, Failure, describe, guilty
+from holdfast.core.job.failure import NO_OOM_KILL, Cause, Failure, describe, guilty
 from holdfast.core.job.finding import Finding
 from holdfast.core.job.report import JobReport, Outcome
 from holdfast.core.value import to_plain
@@ -182,12 +182,19 @@ def _explained(root: Failure) -> Iterator[str]:
         yield one_line(root.trouble, 500)
     if root.cause not in (Cause.EXIT, Cause.SIGNAL):
         return
-    if root.cause == Cause.SIGNAL and (hint := HINTS.get(root.signal_name or "")):
+    if root.cause == Cause.SIGNAL and (hint := _of_memory(root) or HINTS.get(root.signal_name or "")):
         yield f"{root.signal_name}: {hint}"
     if not root.traceback and not root.log_tail:
         kept = f"its log is empty: {plain(root.log_path, keep='')}" if root.log_path else "its output was not kept"
         advice = "" if root.log_path else "; with --tee 3 its last lines would stand here"
         yield f"no traceback is known, and {kept}{advice}"
+
+
+def _of_memory(root: Failure) -> str:
+    """What the kernel says of a SIGKILL; empty: nothing."""
+    if root.oom == NO_OOM_KILL:
+        return "sent neither by Holdfast nor by the kernel for want of memory: by a scheduler, a script or a person"
+    return f"the kernel ran out of memory: {root.oom}" if root.oom else ""
 
 
 def _about_others(report: JobReport, paint: _Paint) -> list[str]:
