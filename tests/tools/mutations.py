@@ -49,8 +49,8 @@ MUTATIONS = (
     Mutation(
         "a node votes although its promise binds it",
         "rendezvous/election/voting.py",
-        "if proposed.term <= state.term or now < max(state.free_at, state.proposal.until):",
-        "if proposed.term <= state.term or now < state.proposal.until:",
+        "is_in_reach(state, proposed.term) or now < max(state.free_at, state.proposal.until):",
+        "is_in_reach(state, proposed.term) or now < state.proposal.until:",
     ),
     Mutation(
         "a minority of an odd number of nodes is enough to lead",

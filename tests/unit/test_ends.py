@@ -129,7 +129,7 @@ def test_a_failure_of_its_own_waits_for_nobody(job: Job) -> None:
 
 def test_a_worker_whose_interpreter_ends_may_end_by_itself_before_it_is_asked_to_stop() -> None:
     stage = running()
-    stage.see(Ending(local_rank=1, at_unix=3.0))
+    stage.see(Ending(local_rank=1, pid=101, at_unix=3.0))
     stage.end(0, 1, at=4.0, message=GLOO)
     assert not stage.does(SignalWorkers), "its code is still to come"
     stage.end(1, 3, at=5.0)
@@ -139,7 +139,7 @@ def test_a_worker_whose_interpreter_ends_may_end_by_itself_before_it_is_asked_to
 
 def test_one_that_does_not_end_then_is_asked_and_still_was_on_its_way_out() -> None:
     stage = running()
-    stage.see(Ending(local_rank=1, at_unix=3.0))
+    stage.see(Ending(local_rank=1, pid=101, at_unix=3.0))
     stage.end(0, 1, message=GLOO)
     stage.see(Tick(), LAST_WORDS_S)
     assert stage.only(SignalWorkers).local_ranks == (1,)

@@ -89,5 +89,5 @@ def test_an_answer_to_nobody_s_question_goes_nowhere():
     assert job.hear(Reply(node="b", ask=99, verdicts=FOUND)) == []
     job.hear(Request(node="a", kind=RequestKind.CHECK, target=EVERY_NODE, ask=1, checks=()))
     for ask in range(2, MOST + 2):
-        job.hear(Request(node="a", kind=RequestKind.CHECK, target=EVERY_NODE, ask=ask, checks=()))
+        job.hear(Request(node="a", kind=RequestKind.CHECK, target=EVERY_NODE, ask=ask, checks=()), 100.0 * ask)
     assert job.hear(Reply(node="b", ask=1, verdicts=FOUND)) == [], "it was too long ago"

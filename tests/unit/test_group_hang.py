@@ -10,10 +10,23 @@ from kit.stages.group_stage import GRACE_S, JOIN, Stage, assigned
 from kit.stages.quick_disk import QuickGroup
 
 from holdfast.agent.group.hang_response import LOOK_S
-from holdfast.agent.group.messages import Hung, KeepStacks, LeaseOver, LookAtWorkers, Looked, Send, SignalWorkers, Started, Told
+from holdfast.agent.group.messages import (
+    Ended,
+    Ending,
+    Hung,
+    KeepStacks,
+    LeaseOver,
+    LookAtWorkers,
+    Looked,
+    Send,
+    SignalWorkers,
+    Started,
+    Stuck,
+    Told,
+)
 from holdfast.agent.group.state import Phase, State
 from holdfast.core.job.events import RankHung
-from holdfast.core.job.failure import Failure, Position
+from holdfast.core.job.failure import Evidence, Failure, Position
 from holdfast.core.machine import NEVER, Record, Signalled, Tick
 from holdfast.core.wire.messages import Failed, HangFound, LookAround, Positions, Stop, Stopped
 
@@ -21,8 +34,8 @@ STALE = "no heartbeat for 12.3 s (limit 12 s)"
 REST = Stop(round=1, reason="rank 9 failed", rejoin=True)
 
 
-def stale(local_rank: int) -> Hung:
-    return Hung(local_rank=local_rank, reason=STALE, at_unix=50.0, quiet_s=12.3)
+def stale(local_rank: int, pid: int | None = None) -> Hung:
+    return Hung(local_rank=local_rank, pid=pid or 100 + local_rank, reason=STALE, at_unix=50.0, quiet_s=12.3)
 
 
 def looked(*local_ranks: int, **what: Any) -> Looked:
@@ -198,7 +211,7 @@ def test_a_new_round_knows_nothing_of_the_hang_before(stage: Stage) -> None:
     stage.end(1, -6)
     stage.see(Told(message=assigned(2)))
     stage.see(Started(local_rank=1, pid=201, argv=("x",), log_dir=None))
-    stage.see(stale(1), 40.0)
+    stage.see(stale(1, pid=201), 40.0)
     assert [action.event.pid for action in stage.did if isinstance(action, Record)] == [201]
     assert any(isinstance(message, HangFound) and message.round == 2 for message in stage.said)
 
@@ -214,3 +227,15 @@ def test_what_a_look_had_put_off_does_not_stop_the_next_round(stage: Stage) -> N
     stage.told(LookAround(round=2, reason="rank 9 on n3 hung: x"), 40.0)
     stage.see(Looked(positions=()), 40.01)
     assert not stage.does(SignalWorkers) and stage.group.phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize("late", [Hung, Stuck, Ending])
+def test_what_was_seen_of_the_life_before_does_nothing_to_this_one(stage: Stage, late: type[Any]):
+    stage.told(REST)
+    for local_rank in (0, 1):
+        stage.see(Ended(local_rank=local_rank, exitcode=-15, gone=True, at_unix=51.0, evidence=Evidence()))
+    stage.run(2)
+    stage.did.clear()
+    what = {Hung: {"reason": STALE}, Stuck: {"asleep_s": 9.0}, Ending: {}}[late]
+    stage.see(late(local_rank=1, pid=101, at_unix=50.0, **what))
+    assert stage.did == [] and stage.group.state.phase is Phase.RUNNING

@@ -42,7 +42,7 @@ def test_who_outlives_sigkill_is_left_behind(stage: Stage) -> None:
 def test_who_waits_for_a_disk_that_does_not_answer_is_killed_and_not_waited_for(stage: Stage) -> None:
     stage.told(Stop(round=1, reason="rank 0 failed", rejoin=True))
     stage.end(0, -15)
-    stage.see(Stuck(local_rank=1, asleep_s=0.2, at_unix=0.0), 0.5)
+    stage.see(Stuck(local_rank=1, pid=101, asleep_s=0.2, at_unix=0.0), 0.5)
     assert stage.only(KillWorkers).local_ranks == (1,) and "a disk that does not answer" in stage.only(Say).text
     assert [type(message) for message in stage.said] == [Stopped, Join]
     stage.end(1, -9)

@@ -258,9 +258,13 @@ def _left(until: float) -> float:
 def _connected(port: int) -> socket.socket:
     """OSError: nobody listens there."""
     for host in HOSTS:
+        # Not `create_connection`, which imports a codec: a child forked in the middle of that finds half of it.
+        made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        made.settimeout(CALL_S)
         try:
-            made = socket.create_connection((host, port), CALL_S)
+            made.connect((host, port))
         except OSError:
+            made.close()
             if host == HOSTS[-1]:
                 raise
             continue

@@ -91,8 +91,8 @@ def _of_workers(state: State) -> Iterator[tuple[str, Observation]]:
                 yield "could not be started", seen.StartFailed(local_rank=i, message="m", at_unix=0.0)
             case WorkerState.RUNNING:
                 yield "is dying", replace(ended, exitcode=1, gone=False)
-                yield "has exceeded its limit", seen.Hung(local_rank=i, reason="r", at_unix=0.0)
-                yield "sleeps in the kernel", seen.Stuck(local_rank=i, asleep_s=9.0, at_unix=0.0)
+                yield "has exceeded its limit", seen.Hung(local_rank=i, pid=7, reason="r", at_unix=0.0)
+                yield "sleeps in the kernel", seen.Stuck(local_rank=i, pid=7, asleep_s=9.0, at_unix=0.0)
                 yield "asks for a restart", seen.ControlAsked(local_rank=i, kind="restart", reason="r")
         if worker.state in (WorkerState.RUNNING, WorkerState.DYING):
             yield "has exited with 0", ended

@@ -179,6 +179,8 @@ def _of_time(state: State, seen: Observation, now: float) -> Step | None:
 
 
 def _of_workers(state: State, seen: Observation, now: float) -> Step | None:
+    if isinstance(seen, (Ending, Stuck, Hung)) and state.workers[seen.local_rank].pid != seen.pid:
+        return state, []  # seen of a life that was over by the time it was told
     match state.phase, seen:
         case _, Started() as begun:
             return worker_events.started(state, begun)

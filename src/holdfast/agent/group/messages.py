@@ -71,6 +71,7 @@ class Ending(Observation):
     """A worker's script is over: its interpreter ends in good order, with a code that is not known yet."""
 
     local_rank: int
+    pid: int
     at_unix: float
 
 
@@ -79,6 +80,7 @@ class Stuck(Observation):
     its log does not answer."""
 
     local_rank: int
+    pid: int
     asleep_s: float
     at_unix: float
 
@@ -87,6 +89,7 @@ class Hung(Observation):
     """A worker has given no sign of life for longer than its limit."""
 
     local_rank: int
+    pid: int
     reason: str
     """Which sign, for how long, and its limit: `no heartbeat for 12.3 s (limit 12 s), in section checkpoint`."""
     at_unix: float

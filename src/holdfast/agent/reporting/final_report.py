@@ -11,6 +11,7 @@ from holdfast.agent.workers import launch
 from holdfast.agent.workers.error_files import hand_on
 from holdfast.core.config.config import RunConfig
 from holdfast.core.job.failure import Failure
+from holdfast.core.job.finding import Class
 from holdfast.core.job.report import JobReport, Outcome
 from holdfast.runtime.private_files import private
 from holdfast.telemetry.record.io_thread import IoThread
@@ -61,7 +62,7 @@ def cause(failures: Sequence[Failure]) -> Finding | None:
         return diagnose(failures)
 
     found = IoThread().value(look, CAUSE_S)
-    return found if found is not None and found.rule else None
+    return found if found is not None and (found.rule or found.kind != Class.UNKNOWN) else None
 
 
 def ended_runs(config: RunConfig) -> dict[str, JobReport]:

@@ -206,7 +206,8 @@ class Monitoring(Component):
                     self._ask_gpus()
                 case Overdue(local_rank=local_rank, reason=reason, silent_s=silent_s):
                     at_unix = self.host.unix()
-                    found.append(Hung(local_rank=local_rank, reason=reason, at_unix=at_unix, quiet_s=silent_s))
+                    pid = self.ranks[local_rank].pid
+                    found.append(Hung(local_rank=local_rank, pid=pid, reason=reason, at_unix=at_unix, quiet_s=silent_s))
                 case Inform():
                     self.known_s = action.longest_s
                     found.append(PaceKnown(**fields_of(action)))

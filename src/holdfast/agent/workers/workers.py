@@ -252,7 +252,7 @@ class Workers(Component):
         """What this host saw, as the group's observations."""
         match seen:
             case ProcessEnding(pid=pid) if pid in self.local_ranks:
-                return [Ending(local_rank=self.local_ranks[pid], at_unix=self.host.unix())]
+                return [Ending(local_rank=self.local_ranks[pid], pid=pid, at_unix=self.host.unix())]
             case ProcessDying(pid=pid, exitcode=exitcode, last=last) if exitcode != 0 and pid in self.local_ranks:
                 return self._ended(pid, exitcode, last, gone=False)
             case ProcessErred(pid=pid, last=last) if pid in self.local_ranks:
@@ -377,7 +377,7 @@ class Workers(Component):
         if sleepers is None or now < sleepers.look_at:
             return []
         return [
-            Stuck(local_rank=self.local_ranks[pid], asleep_s=asleep_s, at_unix=self.host.unix())
+            Stuck(local_rank=self.local_ranks[pid], pid=pid, asleep_s=asleep_s, at_unix=self.host.unix())
             for pid, asleep_s in sleepers.look(self.host.states(), now)
             if pid in self.local_ranks
         ]

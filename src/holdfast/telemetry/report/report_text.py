@@ -59,7 +59,7 @@ def report_text(
     decision = [paint.title("Decision"), *paint.prose(f"  {_decision(report)}", indent="  ")]
     decision += paint.prose(f"  the whole story: holdfast report {one_line(report.job)}", indent="  ")
     root = first_failure(report)
-    first = [] if root is None or brief else _about_first(root, paint)
+    first = [] if root is None or brief else _about_first(root, paint, is_explained=found is not None)
     others = [] if brief else _about_others(report, paint)
     room = MOST_LINES - sum(map(len, (lines, first, others, decision)))
     log = [] if root is None or brief else _last_lines(root, paint, room)
@@ -158,11 +158,11 @@ class _Paint:
         return [self.put(style, (mark + plain(uncoloured(line), keep="\t")).rstrip()) for line in lines]
 
 
-def _about_first(root: Failure, paint: _Paint) -> list[str]:
+def _about_first(root: Failure, paint: _Paint, *, is_explained: bool) -> list[str]:
     where = [_who([root]), f"pid {root.pid}" if root.pid > 0 else "", _ending(root), f"at {moment(root.at_unix)}"]
     where.append(f"attempt {root.attempt}, round {root.round}")
     lines = [paint.title("First failure"), *paint.prose("  " + " · ".join(filter(None, where)), indent="  ")]
-    lines += (line for text in _explained(root) for line in paint.prose(f"  {text}", indent="  "))
+    lines += (line for text in _explained(root, is_explained) for line in paint.prose(f"  {text}", indent="  "))
     return [*lines, *paint.verbatim(own_frame(root.traceback or ""), "  ")]
 
 
@@ -176,13 +176,15 @@ def _last_lines(root: Failure, paint: _Paint, room: int) -> list[str]:
     return [paint.title("Last lines of its log"), *paint.verbatim(lines, "  │ ", DIM), rest] if lines else [rest]
 
 
-def _explained(root: Failure) -> Iterator[str]:
-    """What there is to say of a bare exit or signal: what the signal usually means, and why more is not known."""
+def _explained(root: Failure, is_explained: bool) -> Iterator[str]:
+    """What there is to say of a bare exit or signal: what the signal usually means, unless its cause `is_explained`, and why
+    more is not known."""
     if root.trouble:
         yield one_line(root.trouble, 500)
     if root.cause not in (Cause.EXIT, Cause.SIGNAL):
         return
-    if root.cause == Cause.SIGNAL and (hint := _of_memory(root) or HINTS.get(root.signal_name or "")):
+    hint = "" if is_explained or root.cause != Cause.SIGNAL else _of_memory(root) or HINTS.get(root.signal_name or "")
+    if hint:
         yield f"{root.signal_name}: {hint}"
     if not root.traceback and not root.log_tail:
         kept = f"its log is empty: {plain(root.log_path, keep='')}" if root.log_path else "its output was not kept"
