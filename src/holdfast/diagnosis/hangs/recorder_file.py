@@ -2,16 +2,14 @@
 
 Each rank's file holds its last collectives: the group, the number in it, what was called with which sizes, and whether it was
 scheduled, started or completed. torch writes pickle, and JSON on request. A pickle can name any function to call, and such a
-file may come from anywhere: an unpickler that knows no names reads it.
+file may come from anywhere: it is read, and not unpickled.
 Formats: torch 2.13, `FlightRecorder.hpp`, version 2.x of the record.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import pickle
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +18,7 @@ from typing import Any
 
 from holdfast.core.job.finding import Class, Finding, Quote
 from holdfast.core.value import Value
+from holdfast.diagnosis.hangs import plain_pickle
 from holdfast.diagnosis.hangs.suspects import BRANCH, KEPT, NETWORK, blame
 
 MOST_BYTES = 256 << 20  # Of one file; 2000 collectives with their stacks are some 2 MB.
@@ -54,14 +53,6 @@ class Record(Value):
     source: str = ""
 
 
-class _NoNames(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"it names {module}.{name}, unknown in a flight recorder")
-
-    def persistent_load(self, pid: Any) -> Any:
-        raise pickle.UnpicklingError("it refers to something outside of itself")
-
-
 def read(path: str, rank: int | None = None) -> Record:
     """A flight recorder's file; its rank is in its name, if not given. ValueError: it is none. OSError."""
     if os.path.getsize(path) > MOST_BYTES:
@@ -77,8 +68,8 @@ def read(path: str, rank: int | None = None) -> Record:
 def parse(raw: bytes, rank: int, source: str = "") -> Record:
     """What such a file holds. ValueError: it is none."""
     try:
-        said = json.loads(raw) if raw.lstrip()[:1] == b"{" else _NoNames(io.BytesIO(raw)).load()
-    except Exception as error:  # whatever a damaged pickle makes of the unpickler
+        said = json.loads(raw) if raw.lstrip()[:1] == b"{" else plain_pickle.read(raw)
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{source or 'it'} is not a flight recorder file: {error}") from error
     if not isinstance(said, dict) or not isinstance(said.get("entries"), list):
         raise ValueError(f"{source or 'it'} is not a flight recorder file: it has no entries")
