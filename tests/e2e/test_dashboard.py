@@ -200,6 +200,115 @@ def test_a_thousand_nodes_change_each_at_its_own_tile(page):
         stage.close()
 
 
+# --- large clusters ---------------------------------------------------------------------------------------------------------
+
+POOL = "gke-prod-us-central1-a3-mega-pool"
+
+
+def test_what_names_share_is_said_once_and_tiles_show_what_tells_them_apart(page):
+    nodes = [made_up.node(f"{POOL}-{at // 3}-c386bbc4-x{at}y{at}", domain=f"block-{at // 3}") for at in range(48)]
+    stage = Stage(made_up.fleet(nodes))
+    try:
+        page.goto(stage.url)
+        expect(page.locator(".tile")).to_have_count(48)
+        assert page.locator(".group-name").first.text_content() == f"block-0 · 3 · {POOL}-0-c386bbc4-…"
+        assert shown(page)[:4] == ["x0y0", "x1y1", "x2y2", "x3y3"]
+        expect(tile(page, f"{POOL}-0-c386bbc4-x0y0")).to_have_attribute("title", f"{POOL}-0-c386bbc4-x0y0")
+        stage.change(nodes=[made_up.node("a-stranger", domain="block-0")])
+        expect(page.locator(".group-name").first).to_have_text("block-0 · 4")
+        expect(tile(page, f"{POOL}-0-c386bbc4-x0y0")).to_contain_text(f"{POOL}-0-c386bbc4-x0y0")
+    finally:
+        stage.close()
+
+
+def test_of_eight_thousand_ranks_what_differs_is_on_top_and_the_rest_is_folded_by_node(page):
+    def on(at: int, **ranks: Any) -> dict[str, Any]:
+        others = [made_up.rank(8 * at + slot, slot) for slot in range(1, 8)]
+        job = {"job": "train", "round": 1, "state": "running", "ranks": [made_up.rank(8 * at, 0, **ranks), *others]}
+        return made_up.node(f"{POOL}-c386bbc4-{at:04d}", jobs=[job])
+
+    nodes = [on(at) for at in range(1000)]
+    stage = Stage(made_up.fleet(nodes, [made_up.job("train", [node["name"] for node in nodes], ranks=8000)]))
+    stage.answers["/api/jobs/train"] = {**stage.fleet["jobs"][0], "deeds": [], "rounds": [], "goodput": None, "incidents": []}
+    try:
+        page.goto(f"{stage.url}#/jobs/train")
+        tiles, different = page.get_by_role("grid", name="Ranks").get_by_role("link"), page.get_by_label("Ranks that differ")
+        expect(tiles).to_have_count(1000)
+        expect(page.get_by_role("main")).to_contain_text("8,000 ranks, 8,000 running; step 12,840")
+        expect(different).to_be_hidden()
+        screens = page.evaluate("document.documentElement.scrollHeight / innerHeight")
+        assert screens <= 3, f"{screens} screens"
+        stage.change(nodes=[on(7, step=12_700), on(500, state="gone", exitcode=-9), on(70, beat_age_s=50.0), on(9, step_s=2.0)])
+        expect(different.get_by_role("listitem")).to_have_text(
+            [
+                re.compile("exit -9 rank 4000 on"),
+                re.compile("late rank 560 on .* last heartbeat 50 s ago"),
+                re.compile("running rank 56 on .* step 12,700, 140 behind most"),
+                re.compile("running rank 72 on .* a step takes 2.0 s, of most 412 ms"),
+            ]
+        )
+        expect(tiles.nth(500)).to_have_attribute("aria-label", f"{POOL}-c386bbc4-0500, ranks 4000–4007, exit -9")
+        page.get_by_label("Filter: 7, a node, late").fill("late")
+        expect(page.locator(".folded .cell:visible")).to_have_count(1)
+        page.reload()
+        expect(page.locator(".folded .cell:visible")).to_have_count(0)  # the stage tells again of a rank that is not late
+        expect(page.get_by_label("Filter: 7, a node, late")).to_have_value("late")
+    finally:
+        stage.close()
+
+
+def test_filters_are_in_the_address_and_outlive_a_reload(page, stage):
+    page.goto(stage.url)
+    page.get_by_role("button", name="unfit 1").click()
+    page.get_by_label("Filter by name, reason, job").fill("xid")
+    for _ in range(2):
+        expect(page).to_have_url(f"{stage.url}#/?text=xid&state=unfit")
+        expect(page.locator(".nodes .cell:visible")).to_have_count(1)
+        expect(page.get_by_role("button", name="unfit 1")).to_have_attribute("aria-pressed", "true")
+        page.reload()
+    page.goto(f"{stage.url}#/decisions?act=swap&node=n9")
+    expect(page.get_by_label("What was done")).to_have_value("swap")
+    page.get_by_label("Filter by any word").fill("taken over")
+    expect(page).to_have_url(f"{stage.url}#/decisions?text=taken+over&act=swap&node=n9")
+
+
+def test_a_decision_says_each_sentence_once(page, stage):
+    again = made_up.deed("d3", "n9", seen="Xid 79: GPU 5", reason="Xid 79: GPU 5; n10 takes over", outcome="n10 takes over")
+    stage.change(deeds=[{**again, "at_unix": made_up.BEGAN + 9}])
+    page.goto(stage.url)
+    stage.change(deeds=[{**again, "at_unix": made_up.BEGAN + 10}])
+    newest = page.get_by_role("list", name="Newest decisions").get_by_role("listitem").first
+    expect(newest.locator("p")).to_have_text([re.compile("n9"), "Xid 79: GPU 5", "n10 takes over (policy default)"])
+
+
+CONTRAST = """() => {
+  const canvas = new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true});
+  const light = (colour) => {
+    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map((part) => part / 255)
+      .map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const found = {};
+  for (const badge of document.querySelectorAll("#signs .badge"))
+    for (const ground of [document.documentElement, document.querySelector(".card")]) {
+      const [one, other] = [getComputedStyle(badge).color, getComputedStyle(ground).backgroundColor].map(light);
+      const ratio = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+      found[badge.textContent] = Math.min(found[badge.textContent] ?? 99, ratio);
+    }
+  return found;
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_words_for_states_can_be_read_in_either_theme(page, stage, scheme):
+    page.emulate_media(color_scheme=scheme)
+    page.goto(stage.url)
+    expect(tile(page, "n1")).to_be_visible()
+    contrasts = page.evaluate(CONTRAST)
+    assert len(contrasts) == 6 and min(contrasts.values()) >= 4.5, contrasts  # WCAG 2.2, 1.4.3
+
+
 # --- what it must never do ---------------------------------------------------------------------------------------------------
 
 

@@ -48,12 +48,13 @@ def node(name: str, state: str = "fit", **other: Any) -> dict[str, Any]:
 
 def job(name: str, nodes: list[str], **other: Any) -> dict[str, Any]:
     """One that runs on these nodes."""
-    usual = {"state": "running", "round": 1, "attempt": 0, "outcome": "", "least": 1, "spares": [], "ranks": len(nodes)}
+    usual: dict[str, Any] = {"state": "running", "round": 1, "attempt": 0, "outcome": "", "least": 1, "spares": []}
+    usual |= {"waits": "", "ranks": len(nodes)}
     return {
         "name": name,
         **usual,
         "nodes": nodes,
-        "lives": [{"life": "l1", "at_unix": BEGAN, "round": 1, "outcome": ""}],
+        "lives": [{"life": "l1", "at_unix": BEGAN, "round": 1, "outcome": "", "attempt": 0}],
         **other,
     }
 

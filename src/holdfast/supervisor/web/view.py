@@ -62,6 +62,7 @@ class Job(Value):
     waits: str
     """Why its nodes wait for a coordinator, and what a person can do. Empty: they have one."""
     ranks: int
+    """Of its newest round."""
     lives: tuple[JobLife, ...]
 
 
@@ -268,7 +269,7 @@ def job(known: FleetJob) -> Job:
         nodes=tuple(sorted(known.ranked)),
         spares=tuple(sorted(report.name for report in here if report.spare_because)),
         waits=next((report.waits for report in here if report.waits), ""),
-        ranks=sum(len(report.ranks) for report in here),
+        ranks=sum(len(report.ranks) for report in newest),
         lives=tuple(known.lives),
     )
 

@@ -1,5 +1,6 @@
 // Decisions: what was seen, by which policy, what was done, and what came of it; the newest first.
 
+import { remember } from "./address.js";
 import { h, say } from "./dom.js";
 import { get } from "./live.js";
 import { choice, deedList, failed, filterField, paintDeeds } from "./parts.js";
@@ -7,9 +8,11 @@ import { fleet, keep, newestDeeds } from "./store.js";
 import { ACT_NAMES, actWords, many, TROUBLES } from "./words.js";
 
 const AT_ONCE = 200;
+const FILTERS = ["text", "act", "trouble", "node", "job"]; // in the page's address
 
 export function open(_, query) {
-  const seen = { text: "", act: "", trouble: "", node: query.get("node") ?? "", job: query.get("job") ?? "", rows: AT_ONCE };
+  const asked = Object.fromEntries(FILTERS.map((name) => [name, query.get(name) ?? ""]));
+  const seen = { ...asked, rows: AT_ONCE };
   const list = deedList("Decisions");
   const count = h("p", { class: "faint", role: "status" });
   const more = h("button", { type: "button", onclick: () => again({ rows: seen.rows + AT_ONCE }) }, "Show older");
@@ -40,12 +43,15 @@ export function open(_, query) {
       h(
         "div",
         { class: "bar" },
-        filterField("Filter by any word", (text) => again({ text })),
+        filterField("Filter by any word", (text) => again({ text }), seen.text),
         node,
         job,
-        choice("What was done", [["", "any act"], ...ACT_NAMES.map((act) => [act, actWords(act)])], (act) => again({ act })),
-        choice("What it was about", [["", "any trouble"], ...TROUBLES.map((trouble) => [trouble, trouble])], (trouble) =>
-          again({ trouble }),
+        choice("What was done", [["", "any act"], ...ACT_NAMES.map((act) => [act, actWords(act)])], (act) => again({ act }), seen.act),
+        choice(
+          "What it was about",
+          [["", "any trouble"], ...TROUBLES.map((trouble) => [trouble, trouble])],
+          (trouble) => again({ trouble }),
+          seen.trouble,
         ),
       ),
       h(
@@ -66,14 +72,15 @@ export function open(_, query) {
 
   function again(changed) {
     Object.assign(seen, changed);
+    remember(Object.fromEntries(FILTERS.map((name) => [name, seen[name]])));
     const deeds = newestDeeds((deed) => matches(deed, seen));
     paintDeeds(list, deeds.slice(0, seen.rows));
     more.hidden = deeds.length <= seen.rows;
     say(count, deeds.length ? many(deeds.length, "decision") : "No decision is like that.");
   }
   again({});
-  const asked = new URLSearchParams(Object.entries({ node: seen.node, job: seen.job }).filter(([, value]) => value));
-  get(`/api/deeds?${asked}`).then(keep, (refused) => problem.replaceChildren(failed(refused)));
+  const about = new URLSearchParams(Object.entries({ node: seen.node, job: seen.job }).filter(([, value]) => value));
+  get(`/api/deeds?${about}`).then(keep, (refused) => problem.replaceChildren(failed(refused)));
   return { root, title: "Decisions", update: (changes) => (changes.all || changes.deeds.size ? again({}) : null) };
 }
 

@@ -1,5 +1,6 @@
 // Fleet: which nodes are there, how are they, what runs on them, and what was decided last?
 
+import { remember } from "./address.js";
 import { h, keyed, place, say, set } from "./dom.js";
 import { Grid } from "./grid.js";
 import { badge, choice, deedList, empty, filterField, jobLink, mark, paintBadge, paintDeeds, section, table } from "./parts.js";
@@ -13,8 +14,13 @@ const GROUPS = {
   job: (node) => node.jobs[0]?.job || "no job",
 };
 
-export function open() {
-  const seen = { text: "", states: new Set(), by: recall() };
+export function open(_, query) {
+  const given = query.get("by");
+  const seen = {
+    text: query.get("text") ?? "",
+    states: new Set((query.get("state") ?? "").split(",").filter((state) => STATES.includes(state))),
+    by: Object.hasOwn(GROUPS, given ?? "") ? given : recall(),
+  };
   const parts = {
     chips: new Map(),
     strip: h("div", { class: "strip", "aria-hidden": "true" }),
@@ -24,21 +30,31 @@ export function open() {
   const grid = new Grid({
     label: "Nodes",
     keyOf: (node) => node.name,
+    names: true,
     groupOf: GROUPS[seen.by],
     paint: paintNode,
     peek: (node) => paintPeek(peek, node),
     empty: "No node has been heard of yet.",
   });
-  const refilter = () => grid.filter((node) => wanted(node, seen));
-  const filter = filterField("Filter by name, reason, job", (text) => {
-    seen.text = text;
-    refilter();
-  });
+  function refilter() {
+    remember({ text: seen.text, state: [...seen.states].join(","), by: seen.by === recall() ? "" : seen.by });
+    grid.filter((node) => wanted(node, seen));
+  }
+  const filter = filterField(
+    "Filter by name, reason, job",
+    (text) => {
+      seen.text = text;
+      refilter();
+    },
+    seen.text,
+  );
   const by = choice(
     "Group nodes by",
     Object.keys(GROUPS).map((name) => [name, `by ${name}`]),
     (name) => {
       localStorage.setItem("group", name);
+      seen.by = name;
+      refilter();
       grid.regroup(GROUPS[name]);
     },
     seen.by,
@@ -50,7 +66,7 @@ export function open() {
       const count = h("b", {}, "0");
       const chip = h(
         "button",
-        { type: "button", class: "chip", "aria-pressed": "false", "data-look": state, title: NODE_STATES[state] },
+        { type: "button", class: "chip", "aria-pressed": String(seen.states.has(state)), "data-look": state, title: NODE_STATES[state] },
         mark(state),
         `${state} `,
         count,
@@ -108,6 +124,7 @@ export function open() {
       noDeeds.hidden = fleet.deeds.size > 0;
     }
   }
+  grid.wanted = (node) => wanted(node, seen);
   update({ all: true });
   return { root, title: "Fleet", update };
 }
@@ -145,6 +162,7 @@ function paintNode(link, node) {
   if (!link.firstChild) {
     link.append(mark(""), h("span", { class: "name" }, node.name));
     set(link, "href", place("nodes", node.name));
+    set(link, "title", node.name);
   }
   set(link, "data-look", node.state);
   set(link.firstChild, "data-look", node.state);

@@ -3,15 +3,17 @@
 // One tile can be reached by Tab (roving tabindex); arrows go from there. A group is a row to a screen reader, however it wraps.
 
 import { h, say } from "./dom.js";
-import { byName } from "./words.js";
+import { pattern, shared, short } from "./names.js";
+import { byName, number } from "./words.js";
 
 const ROOMY = 150,
   NAMED = 400; // so many tiles may be large; may have a name
 
 export class Grid {
-  // keyOf(item), groupOf(item) → a name that people read, paint(link, item), peek(item), empty: said where nothing is shown
-  constructor({ label, keyOf, groupOf, paint, peek = () => {}, empty = "" }) {
-    Object.assign(this, { keyOf, groupOf, paint, peek, empty });
+  // keyOf(item), groupOf(item) → a name that people read, paint(link, item), peek(item), empty: said where nothing is shown,
+  // names: whether a key is a name, which `.name` of a tile shows without what its group shares
+  constructor({ label, keyOf, groupOf, paint, peek = () => {}, empty = "", names = false }) {
+    Object.assign(this, { keyOf, groupOf, paint, peek, empty, names });
     this.cells = new Map();
     this.groups = new Map();
     this.wanted = () => true;
@@ -77,7 +79,7 @@ export class Grid {
   #group(name) {
     const title = h("span", { role: "rowheader", class: "group-name" });
     const tiles = h("div", { class: "tiles", role: "presentation" });
-    const group = { name, keys: [], title, tiles, row: h("div", { role: "row", class: "group" }, title, tiles) };
+    const group = { name, keys: [], alike: null, title, tiles, row: h("div", { role: "row", class: "group" }, title, tiles) };
     this.groups.set(name, group);
     const names = [...this.groups.keys()].sort(byName);
     this.body.insertBefore(group.row, this.groups.get(names[names.indexOf(name) + 1])?.row ?? null);
@@ -94,6 +96,7 @@ export class Grid {
     }
     group.tiles.insertBefore(cell.box, this.cells.get(group.keys[low])?.box ?? null);
     group.keys.splice(low, 0, cell.key);
+    group.alike = null;
     cell.group = group;
   }
 
@@ -101,6 +104,7 @@ export class Grid {
     const group = cell.group;
     if (!group) return;
     group.keys.splice(group.keys.indexOf(cell.key), 1);
+    group.alike = null;
     cell.group = null;
     if (!group.keys.length) {
       group.row.remove();
@@ -128,7 +132,8 @@ export class Grid {
       const shown = group.keys.reduce((sum, key) => sum + !this.cells.get(key).box.hidden, 0);
       this.count += shown;
       if (group.row.hidden !== !shown) group.row.hidden = !shown;
-      say(group.title, `${group.name} · ${shown}`);
+      if (this.names) this.#rename(group);
+      say(group.title, [group.name, number(shown), group.alike && pattern(group.alike)].filter(Boolean).join(" · "));
     }
     this.body.dataset.density = this.count <= ROOMY ? "roomy" : this.count <= NAMED ? "named" : "dots";
     this.nothing.hidden = this.count > 0;
@@ -136,6 +141,12 @@ export class Grid {
     this.body.hidden = !this.count;
     const current = this.cells.get(this.current);
     if (!current || current.box.hidden) this.#rove(this.#inOrder()[0] ?? null);
+  }
+
+  #rename(group) {
+    if (group.alike) return;
+    group.alike = shared(group.keys);
+    for (const key of group.keys) say(this.cells.get(key).link.querySelector(".name"), short(key, group.alike));
   }
 
   #inOrder() {

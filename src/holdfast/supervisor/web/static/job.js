@@ -4,6 +4,7 @@ import { button } from "./act.js";
 import { h, keyed, place, say } from "./dom.js";
 import { goodputBar } from "./goodput.js";
 import { get } from "./live.js";
+import { pattern, shared, short } from "./names.js";
 import {
   badge,
   commas,
@@ -26,8 +27,8 @@ import { many, number } from "./words.js";
 const AGAIN_MS = 2000; // at most so often the record is read again; it grows with what happens
 const SLOWLY_MS = 10_000;
 
-export function open([name]) {
-  const ranks = rankGrid(name);
+export function open([name], query) {
+  const ranks = rankGrid(name, query);
   const acts = buttons(name);
   const parts = {
     state: badge(""),
@@ -71,7 +72,7 @@ export function open([name]) {
     paintBadge(parts.state, job.outcome || job.state);
     say(
       parts.lead,
-      `Round ${job.round}, attempt ${job.attempt}: ${many(job.ranks, "rank")} on ${many(job.nodes.length, "node")}` +
+      `Round ${job.round}, attempt ${job.attempt}, on ${many(job.nodes.length, "node")}` +
         `${job.spares.length ? `, ${many(job.spares.length, "spare")}` : ""}`,
     );
     parts.facts.replaceChildren(
@@ -163,10 +164,13 @@ export function open([name]) {
 }
 
 const MOST = 8;
-const listed = (names) =>
-  names.length
-    ? h("span", {}, commas(names.slice(0, MOST).map(nodeLink)), names.length > MOST ? ` and ${names.length - MOST} more` : "")
-    : "";
+function listed(names) {
+  if (!names.length) return "";
+  const alike = shared(names);
+  const some = names.slice(0, MOST).map((name) => h("a", { href: place("nodes", name), title: name }, short(name, alike)));
+  const rest = names.length > MOST ? ` and ${number(names.length - MOST)} more` : "";
+  return h("span", {}, pattern(alike) && `${pattern(alike)}: `, commas(some), rest);
+}
 
 function buttons(name) {
   const path = (verb) => `/api/jobs/${encodeURIComponent(name)}/${verb}`;

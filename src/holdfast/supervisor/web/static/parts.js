@@ -1,7 +1,7 @@
 // What do several pages show alike? A state, a moment, a decision, a list of facts.
 
 import { h, keyed, place, say, set } from "./dom.js";
-import { actWords, ago, lookOf, many, moment } from "./words.js";
+import { actWords, ago, lookOf, many, moment, onlyNew } from "./words.js";
 
 export const mark = (look) => h("span", { class: "mark", "data-look": look, "aria-hidden": "true" });
 
@@ -11,9 +11,9 @@ export function badge(state) {
   return made;
 }
 
-export function paintBadge(made, state) {
-  set(made, "data-look", lookOf(state));
-  set(made.firstChild, "data-look", lookOf(state));
+export function paintBadge(made, state, look = lookOf(state)) {
+  set(made, "data-look", look);
+  set(made.firstChild, "data-look", look);
   say(made.lastChild, state);
 }
 
@@ -86,15 +86,14 @@ function paintDeed(item, deed) {
   );
   const head = [h("strong", { class: "act", "data-act": deed.act }, actWords(deed.act)), h("span", {}, commas(about))];
   set(item, "data-trouble", deed.trouble);
+  const [seen, reason, outcome] = onlyNew(deed.seen, deed.reason, deed.outcome);
   item.replaceChildren(
     h("p", { class: "deed-head" }, head, h("span", { class: "tag" }, deed.trouble), when(deed.at_unix)),
-    h("p", {}, deed.seen),
-    h("p", { class: "faint" }, deed.reason, deed.policy && ` (policy ${deed.policy})`),
-    h(
-      "p",
-      { class: deed.outcome ? "outcome" : "faint" },
-      deed.outcome ? `→ ${deed.outcome}` : "→ nothing is known yet of what came of it",
-    ),
+    h("p", {}, seen),
+    h("p", { class: "faint" }, reason, deed.policy && ` (policy ${deed.policy})`),
+    outcome || !deed.outcome
+      ? h("p", { class: outcome ? "outcome" : "faint" }, outcome ? `→ ${outcome}` : "→ nothing is known yet of what came of it")
+      : "",
   );
   if (deed.done.length)
     item.append(h("details", {}, h("summary", {}, `What was done (${many(deed.done.length, "step")})`), steps));

@@ -27,6 +27,7 @@ const LOOKS = {
   silent: "lost",
   ended: "spare",
 };
+export const WORST_FIRST = ["unfit", "lost", "suspect", "draining", "none", "spare", "fit"]; // looks
 export const lookOf = (state) => (state in NODE_STATES ? state : (LOOKS[state] ?? "none"));
 
 // A rank: [how it looks, its state in a word]. `age`: of its heartbeat, seconds; null where it has none.
@@ -88,3 +89,16 @@ export function ranges(numbers) {
   }
   return runs.map(([first, last]) => (first === last ? `${first}` : `${first}–${last}`)).join(", ");
 }
+
+// Each of these texts without the clauses that one before it has said already.
+export function onlyNew(...texts) {
+  const said = new Set();
+  return texts.map((text) => {
+    const clauses = text.split(/(?<=[.;:])\s+/);
+    const kept = clauses.filter((clause) => !said.has(bare(clause)));
+    for (const clause of clauses) said.add(bare(clause));
+    return kept.length === clauses.length ? text : kept.join(" ").replace(/[;:]$/, "");
+  });
+}
+
+const bare = (clause) => clause.toLowerCase().replace(/[.;:,\s]+$/, "");
