@@ -261,8 +261,8 @@ def test_what_is_no_whole_lines_or_too_much_is_not_written(receiver: Any, tmp_pa
     link = link_to(receiver())
     link.say({"cycle": 0, "stream": "a", "at": 0})
     assert link.heard(time.monotonic() + 10) == {"have": 0}
-    link.send(bytes(8) + lines)
-    with pytest.raises(OSError, match=r"closed the link|reset by peer"):
+    with pytest.raises(OSError, match=r"closed the link|reset by peer|Broken pipe"):  # in the middle of what is too much
+        link.send(bytes(8) + lines)
         link.heard(time.monotonic() + 10)
     assert list(tmp_path.iterdir()) == []
 

@@ -11,8 +11,8 @@ from holdfast.runtime.process.environments import environments
 
 MARK = "HOLDFAST_TEST_MARK"
 """The variable that carries it."""
-GRACE_S = 1.0
-"""What Holdfast promises: however its agent ends, a second later nothing is left."""
+GRACE_S = 10.0
+"""However its agent ends, a second later nothing is left, Holdfast promises; ten, where many tests share few processors."""
 
 
 def marked(mark: str) -> list[int]:
@@ -24,7 +24,7 @@ def marked(mark: str) -> list[int]:
 
 
 def left_behind(mark: str) -> dict[int, str]:
-    """Pids and commands of those that carry `mark` a second from now; they are killed. None: as soon as none is left."""
+    """Pids and commands of those that carry `mark` GRACE_S from now; they are killed. None: as soon as none is left."""
     deadline = time.monotonic() + GRACE_S
     while (left := marked(mark)) and time.monotonic() < deadline:
         time.sleep(0.02)
