@@ -44,7 +44,7 @@ def test_each_phase_lasts_until_the_last_node_has_done_with_it() -> None:
     found = story(begun(stepped_s=2.0), begun())
     assert found.phases == {
         "detect": 0.0, "tell": 1.0, "stop": 2.0, "rendezvous": 2.0, "reclaim": None, "start": 2.5, "import": 3.0,
-        "first collective": 0.5, "restore": 1.5, "first step": 3.5,
+        "first collective": 0.5, "restore": 1.5, "first step": 3.5, "again": None,
     }  # fmt: skip
     assert (found.from_round, found.round, found.disturbed_at, found.total_s) == (1, 2, 7.0, 16.0)
     assert sum(took or 0.0 for took in found.phases.values()) == found.total_s and tuple(found.phases) == PHASES

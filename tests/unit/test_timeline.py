@@ -15,6 +15,8 @@ from holdfast.core.job.events import (
     NodeLost,
     NodeReadmitted,
     RankHung,
+    RanksBegun,
+    RanksEnded,
     RoundFormed,
     StragglerOver,
     StragglerSeen,
@@ -23,6 +25,9 @@ from holdfast.core.job.events import (
     WorkerStarted,
 )
 from holdfast.core.job.failure import Cause, Failure
+from holdfast.diagnosis.attribute import attribute
+from holdfast.diagnosis.collect import of_failures
+from holdfast.diagnosis.rule import load
 from holdfast.telemetry.record.reader import Record, merge
 from holdfast.telemetry.report.timeline import Life, Timeline, timeline
 
@@ -217,7 +222,7 @@ def test_a_rank_that_died_of_a_lost_node_is_not_what_failed() -> None:
     story.life(1, 0, "a", "b")
     failure = Failure(node="a", rank=0, local_rank=0, pid=10, exitcode=1, at_unix=story.now, cause=Cause.EXCEPTION)
     story.then("a", FailureSeen(failure=failure))
-    story.then("a", Decided(decision="rejoin", reason="the link to b broke; taken for a consequence: rank 0 exited"))
+    story.then("a", Decided(decision="rejoin", reason="the link to b broke, which is why rank 0 exited"))
     assert story.told("a").lives[0].what_failed().startswith("the link to b broke")
 
 
@@ -339,3 +344,37 @@ def test_where_the_coordinator_is_as_this_node_last_knew_it() -> None:
     story.then("b", CoordinatorFound(endpoint="10.0.0.2:4000"))
     story.then("b", JoinRequested(round=3, backend="embedded", endpoint="node0:29400"))
     assert story.told("b").coordinator == "10.0.0.2:4000"
+
+
+def test_a_node_that_was_lost_comes_before_the_ranks_that_ended_of_it() -> None:
+    story = Story()
+    story.agents("a", "b", "spare")
+    story.life(1, 0, "a", "b")
+    failure = Failure(node="a", rank=0, local_rank=0, pid=10, exitcode=1, at_unix=story.now, cause=Cause.EXCEPTION)
+    story.then("a", FailureSeen(failure=failure))
+    story.then("a", Decided(decision="rejoin", reason="the link to b broke, which is why rank 0 exited"))
+    for name in ("b", "spare"):
+        story.then("a", NodeLost(name=name, reason="not heard from for 3.0 s", silent_s=3.0))
+    life = story.told("a").lives[0]
+    assert life.what_failed() == "node b was lost: not heard from for 3.0 s (and 1 more)"
+    assert [(one.node, one.rank, one.follows) for one in life.failures] == [("b", -1, False), ("a", 0, True)]
+    assert attribute(of_failures(life.failures, load())).sentence == "b: was lost: not heard from for 3.0 s; see that node"
+
+
+def test_the_time_that_was_lost_is_until_the_steps_are_made_again_that_the_life_before_had_made() -> None:
+    story = Story()
+    story.agents("a")
+    story.life(1, 0, "a")
+    started = story.now
+    beginning = {"booted_s": 0.5, "joining_s": None, "joined_s": None, "restored_s": None, "restore_s": 0.0}
+    story.then("a", RanksBegun(**beginning, stepped_s=1.0, first_step=0), 1.0)
+    story.now = started + 11.0
+    story.exit("a", 0, -9)
+    story.then("a", RanksEnded(last_step=20, last_step_s=11.0, saved_s=None))
+    story.then("a", Decided(decision="restart", reason="rank 0 was killed"))
+    story.life(2, 1, "a")
+    story.then("a", RanksBegun(**beginning, stepped_s=2.0, first_step=10), 2.0)
+    told = story.told("a")
+    (found,) = told.restarts
+    assert found.phases["again"] == 6.5, "of 21 steps, half a second each, ten have stayed; it died half a second after them"
+    assert told.lost_s == told.lives[0].lost_s == found.total_s == sum(took or 0.0 for took in found.phases.values())

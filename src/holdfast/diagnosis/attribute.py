@@ -63,6 +63,9 @@ def attribute(evidence: Evidence) -> Finding:
     places = Places(evidence)
     alive = [one for one in evidence.sightings if not one.recovered]
     symptoms = _own_symptoms(alive)
+    if lost := next((end for end in evidence.ends if end.lost), None):  # what the others say of it comes after
+        causes = [one for one in last_words(alive) if one.node == lost.node]
+        return _finding(causes, places) if causes else _of_lost(lost, evidence)
     if causes := last_words(alive):
         return _finding(causes, places)
     if own := _known_end(symptoms, places):
@@ -179,6 +182,15 @@ def _culprit(one: Sighting, same_depth: Sequence[Sighting], places: Places) -> i
         waited = waited_for(places.evidence)
         return None if waited is None else waited.rank
     return found
+
+
+def _of_lost(end: End, evidence: Evidence) -> Finding:
+    advice = HELPS[Class.NODE_LOST]
+    return Finding(
+        kind=Class.NODE_LOST, confidence=0.95, node=end.node, action=ADVISED[Class.NODE_LOST], advice=advice,
+        sentence=f"{end.node}: was lost: {end.what}; {advice}", evidence=(Quote(text=end.what, node=end.node),),
+        effects=tuple(_effects(None, evidence)),
+    )  # fmt: skip
 
 
 def _of_end(end: End, evidence: Evidence) -> Finding:

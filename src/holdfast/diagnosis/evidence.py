@@ -41,6 +41,7 @@ class End(Process):
     own: bool = False  # Our agents know that it ended by itself, before the others.
     what: str = ""  # What is said of it. Empty: nothing more.
     oom: str = ""  # As `Failure.oom`.
+    lost: bool = False  # It is a node, which was lost.
     source: str = ""
     line: int = 0
 

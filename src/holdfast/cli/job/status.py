@@ -96,7 +96,7 @@ def _about(seen: Seen) -> Iterator[tuple[str, str]]:
         left = "" if last.restarts_left is None else f", {count(last.restarts_left, 'restart')} left"
         yield "", f"{moment(last.at_unix)}, in round {last.round}{left}"
     if job.lost_s:
-        yield "lost", f"{span(job.lost_s)} between failures and restarted workers"
+        yield "lost", f"{span(job.lost_s)} from failures to the steps that had been reached"
     yield from (("excluded", f"{one.name}: {one.reason} ({one.by}, {moment(one.since_unix)})") for one in job.excluded)
     yield from (("straggler", text) for text in job.stragglers)
     yield from (("degraded", text) for text in job.degraded)

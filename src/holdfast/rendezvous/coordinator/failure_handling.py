@@ -112,7 +112,7 @@ def _weigh(job: Job, name: str, failure: Failure, now: float, hung: Hung | None 
         return carry_out(job, verdict, now, hung=hung)
     if broken := [other.name for other in job.seats.members if not other.linked]:
         # A peer that dies breaks its links before others notice its silence. No restart is spent on the consequence.
-        why = f"the link to {named(broken)} broke; taken for a consequence: {describe(failure)}"
+        why = f"the link to {named(broken)} broke, which is why {describe(failure)}"
         return carry_out(job, Decision(then=Verdict.REJOIN, reason=why), now, hung=hung)
     return _blame(job, *(job.failures.borne or (name, failure)), verdict.reason, now, hung)
 

@@ -9,7 +9,7 @@ on what ranks tell: the numbers of their steps (`client.progress`), or when a ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from holdfast.core.job.events import (
@@ -18,7 +18,6 @@ from holdfast.core.job.events import (
     JobEnded,
     RankHung,
     RanksBegun,
-    RanksEnded,
     RoundFormed,
     WorkerExited,
     WorkersStopped,
@@ -26,7 +25,7 @@ from holdfast.core.job.events import (
 )
 from holdfast.core.value import Value, replace
 from holdfast.telemetry.record.reader import Record
-from holdfast.telemetry.report.restarts import by_round, is_sight
+from holdfast.telemetry.report.restarts import by_round, is_sight, steps_lost_since
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -210,34 +209,10 @@ def _lost(rounds: Mapping[int, Sequence[Record]], lives: Sequence[Life]) -> list
     """The parts of the job's time whose steps did not stay."""
     found = []
     for life, following in pairwise(lives):
-        since = _lost_since(rounds[life.round], rounds[following.round])
+        since = steps_lost_since(rounds[life.round], rounds[following.round])
         if since is not None:
             found.append((since, life.disturbed_at if life.disturbed_at is not None else following.formed_at))
     return found
-
-
-def _lost_since(own: Sequence[Record], following: Sequence[Record]) -> float | None:
-    """From when on a life's steps did not stay. None: nobody tells, or all did."""
-    started = min((record.at for record in own if isinstance(record.event, WorkerStarted)), default=None)
-    stepped_s, last_s = _told(own, RanksBegun, "stepped_s", max), _told(own, RanksEnded, "last_step_s", max)
-    if started is None or stepped_s is None or last_s is None:
-        return None
-    first, last = _told(own, RanksBegun, "first_step", min), _told(own, RanksEnded, "last_step", max)
-    resumed = _told(following, RanksBegun, "first_step", min)
-    if first is not None and last is not None and resumed is not None:
-        step_s = (last_s - stepped_s) / (last - first) if last > first else 0.0
-        stayed = min(max(resumed - first, 0), last - first + 1)  # of those that this life made
-        return started + stepped_s + (stayed - 1) * step_s
-    if _told(following, RanksBegun, "restored_s", max) is None:
-        return None
-    saved_s = _told(own, RanksEnded, "saved_s", max)
-    return started + (stepped_s if saved_s is None else saved_s)
-
-
-def _told(records: Iterable[Record], kind: type, field: str, pick: Callable[..., float | None]) -> float | None:
-    """The least, or the most, of what nodes have told; None: none has."""
-    told = (getattr(record.event, field) for record in records if isinstance(record.event, kind))
-    return pick((value for value in told if value is not None), default=None)
 
 
 def _without_lost(span: Span, lost: Iterable[tuple[float, float]]) -> list[Span]:

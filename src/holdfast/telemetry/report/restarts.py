@@ -15,6 +15,7 @@ from holdfast.core.job.events import (
     NodeLost,
     RankHung,
     RanksBegun,
+    RanksEnded,
     RoundFormed,
     StopSent,
     WorkersStopped,
@@ -23,7 +24,10 @@ from holdfast.core.job.events import (
 from holdfast.core.value import Value
 from holdfast.telemetry.record.reader import Record
 
-PHASES = ("detect", "tell", "stop", "rendezvous", "reclaim", "start", "import", "first collective", "restore", "first step")
+PHASES = (
+    *("detect", "tell", "stop", "rendezvous", "reclaim", "start"),
+    *("import", "first collective", "restore", "first step", "again"),
+)
 """In order:
 
 - detect: from the trouble itself to its first record, on any node;
@@ -35,18 +39,19 @@ PHASES = ("detect", "tell", "stop", "rendezvous", "reclaim", "start", "import", 
 - import: until the script joined its process group;
 - first collective: until the ranks had met;
 - restore: as long as the script loaded its state, whenever it did;
-- first step: until the last rank had made one.
+- first step: until the last rank had made one;
+- again: as long as those steps had taken that the life before had made, and this one makes again.
 """
 
 
 class Restart(Value):
-    """From the trouble of one life to the first step of the next."""
+    """From the trouble of one life to the step of the next that had been reached before."""
 
     from_round: int
     round: int
     disturbed_at: float  # When the first thing went wrong, seconds since the epoch.
     phases: dict[str, float | None]  # Seconds, by name as in `PHASES`. None: not told, or part of the next one that is.
-    total_s: float  # To the last moment that is known.
+    total_s: float  # To the last moment that is known, and the steps that are made again.
 
 
 def restart(disturbed_at: float, before: Sequence[Record], after: Sequence[Record]) -> Restart:
@@ -72,12 +77,14 @@ def restart(disturbed_at: float, before: Sequence[Record], after: Sequence[Recor
     }
     restore_s = max((event.restore_s for _, event in begun), default=0.0)
     phases, end = _phases(disturbed_at, moments, last(lambda event: event.restored_s), restore_s)
+    if (since := steps_lost_since(before, after)) is not None:
+        phases["again"] = max(0.0, disturbed_at - since)
     return Restart(
         from_round=max((record.round for record in before), default=0),
         round=max((record.round for record in after), default=0),
         disturbed_at=disturbed_at,
         phases=phases,
-        total_s=end - disturbed_at,
+        total_s=end - disturbed_at + (phases["again"] or 0.0),
     )
 
 
@@ -115,3 +122,27 @@ def is_sight(record: Record) -> bool:
 
 def _last(records: Sequence[Record], kind: type) -> float | None:
     return max((record.at for record in records if isinstance(record.event, kind)), default=None)
+
+
+def steps_lost_since(own: Sequence[Record], following: Sequence[Record]) -> float | None:
+    """From when on a life's steps did not stay. None: nobody tells, or all did."""
+    started = min((record.at for record in own if isinstance(record.event, WorkerStarted)), default=None)
+    stepped_s, last_s = _told(own, RanksBegun, "stepped_s", max), _told(own, RanksEnded, "last_step_s", max)
+    if started is None or stepped_s is None or last_s is None:
+        return None
+    first, last = _told(own, RanksBegun, "first_step", min), _told(own, RanksEnded, "last_step", max)
+    resumed = _told(following, RanksBegun, "first_step", min)
+    if first is not None and last is not None and resumed is not None:
+        step_s = (last_s - stepped_s) / (last - first) if last > first else 0.0
+        stayed = min(max(resumed - first, 0), last - first + 1)  # of those that this life made
+        return started + stepped_s + (stayed - 1) * step_s
+    if _told(following, RanksBegun, "restored_s", max) is None:
+        return None
+    saved_s = _told(own, RanksEnded, "saved_s", max)
+    return started + (stepped_s if saved_s is None else saved_s)
+
+
+def _told(records: Iterable[Record], kind: type, field: str, pick: Callable[..., float | None]) -> float | None:
+    """The least, or the most, of what nodes have told; None: none has."""
+    told = (getattr(record.event, field) for record in records if isinstance(record.event, kind))
+    return pick((value for value in told if value is not None), default=None)

@@ -1,8 +1,8 @@
 """What became of the job? Folds its records into lives of the worker group, failures, decisions and time lost.
 
 A *life* is one round in one attempt: workers of all nodes start, run, and end together. Time is lost from the moment a
-life is disturbed (a failure seen, a node lost, a decision to start over) until the last worker of the next life has
-started. Everything here is a pure function of records and of the nodes whose agents are known to live.
+life is disturbed (a failure seen, a node lost, a decision to start over) until the next one has come as far again.
+Everything here is a pure function of records and of the nodes whose agents are known to live.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Life(Value):
     failures: tuple[Failure, ...] = ()
     decision: Decision | None = None  # What was decided when it was over.
     lost_s: float | None = None
-    """From its disturbance to the start of the next life's last worker. None: undisturbed, or there is no next life."""
+    """As `Restart.total_s`. None: undisturbed, or there is no next life."""
 
     @property
     def guilty(self) -> list[Failure]:
@@ -125,7 +125,7 @@ class Life(Value):
         """The first failure as one line of at most `limit` characters, and how many followed. Empty: nothing failed."""
         if not (failed := self.guilty):
             return ""
-        if self.decision is not None and self.decision.decision == Verdict.REJOIN:  # a node went: the ranks only followed
+        if failed[0].follows and self.decision is not None and self.decision.decision == Verdict.REJOIN:
             return one_line(self.decision.reason, limit)
         return one_line(describe(failed[0]), limit) + (f" (and {len(failed) - 1} more)" if failed[1:] else "")
 
@@ -185,7 +185,13 @@ def timeline(job: str, records: Sequence[Record], running: Collection[str] = ())
     """The story of `job` from its records in order (see `reader.merge`); `running` names the nodes whose agents live."""
     decisions = tuple(decision for record in records if (decision := _decision(record)) is not None)
     rounds = by_round(records)
-    lives = _with_lost_time([life for own in rounds.values() if (life := _life(own, decisions, running)) is not None])
+    formed = [life for own in rounds.values() if (life := _life(own, decisions, running)) is not None]
+    restarts = {
+        life.round: restart(life.disturbed_at, rounds[life.round], rounds[following.round])
+        for life, following in pairwise(formed)
+        if life.disturbed_at is not None and following.started_at is not None
+    }
+    lives = tuple(replace(life, lost_s=restarts[life.round].total_s) if life.round in restarts else life for life in formed)
     end = None if running else _end(records)
     return Timeline(
         job=job,
@@ -197,11 +203,7 @@ def timeline(job: str, records: Sequence[Record], running: Collection[str] = ())
         ended_at=None if running else max((record.at for record in records), default=None),
         nodes=_nodes(records, running),
         lives=lives,
-        restarts=tuple(
-            restart(life.disturbed_at, rounds[life.round], rounds[following.round])
-            for life, following in pairwise(lives)
-            if life.disturbed_at is not None
-        ),
+        restarts=tuple(restarts.values()),
         decisions=decisions,
         degraded=tuple(dict.fromkeys(_lacking(record.event) for record in records if isinstance(record.event, Degraded))),
         excluded=_excluded(records),
@@ -331,11 +333,13 @@ def _life(records: list[Record], decisions: Sequence[Decision], running: Collect
     started = [record.at for record in records if isinstance(record.event, WorkerStarted)]
     exits = [record.at for record in records if isinstance(record.event, WorkerExited)]
     mine = [decision for decision in decisions if decision.round == number and decision.decision not in ABOUT_NODES]
+    nodes = max((event.nodes for event, _ in formed), key=len) or tuple(record.node for _, record in by_group_rank)
+    follow = any(decision.decision == Verdict.REJOIN for decision in mine)  # a node went: what its ranks' peers ended of
     return Life(
         round=number,
         attempt=record.attempt,
         reason=first.reason,
-        nodes=max((event.nodes for event, _ in formed), key=len) or tuple(record.node for _, record in by_group_rank),
+        nodes=nodes,
         world_size=first.world_size,
         master=f"{first.master_addr}:{first.master_port}",
         formed_at=min(record.at for _, record in formed),
@@ -343,7 +347,7 @@ def _life(records: list[Record], decisions: Sequence[Decision], running: Collect
         disturbed_at=_disturbed_at(records, mine),
         ended_at=max(exits) if exits and all(worker.state == WorkerState.EXITED for worker in workers) else None,
         workers=workers,
-        failures=_failures(records),
+        failures=tuple(in_order((*_lost(records, nodes), *_failures(records, follow=follow)))),
         decision=mine[-1] if mine else None,
     )
 
@@ -364,8 +368,21 @@ def _workers(records: Iterable[Record], running: Collection[str]) -> tuple[Worke
     return tuple(seen[rank] for rank in sorted(seen))
 
 
-def _failures(records: Iterable[Record]) -> tuple[Failure, ...]:
-    """Each once, though several nodes may have recorded it."""
+def _lost(records: Iterable[Record], nodes: Collection[str]) -> Iterable[Failure]:
+    """The losses of those of these nodes that were lost."""
+    found: dict[str, Failure] = {}
+    for record in records:
+        if isinstance(event := record.event, NodeLost) and event.name in nodes:
+            lost = Failure(
+                node=event.name, rank=-1, cause=Cause.NODE_LOST, message=event.reason, at_unix=record.at - event.silent_s,
+                round=record.round, attempt=record.attempt,
+            )  # fmt: skip
+            found.setdefault(event.name, lost)
+    return found.values()
+
+
+def _failures(records: Iterable[Record], *, follow: bool) -> Iterable[Failure]:
+    """Each once, though several nodes may have recorded it. `follow`: a node went before them."""
     seen: dict[tuple[str, int, int], Failure] = {}
     for record in records:
         if isinstance(event := record.event, FailureSeen):
@@ -375,7 +392,7 @@ def _failures(records: Iterable[Record]) -> tuple[Failure, ...]:
             tells_more = failure.cause == Cause.HUNG and len(failure.message) > len(known.message)
             if tells_more and known.cause in (Cause.HUNG, Cause.STOPPED):
                 seen[failure.node, failure.rank, failure.pid] = replace(failure, at_unix=min(known.at_unix, failure.at_unix))
-    return tuple(in_order(seen.values()))
+    return (replace(one, follows=one.follows or follow) for one in seen.values())
 
 
 def _disturbed_at(records: Sequence[Record], decisions: Sequence[Decision]) -> float | None:
@@ -399,12 +416,3 @@ def _silence(record: Record) -> float:
         case RankHung(quiet_s=quiet_s):
             return quiet_s
     return 0.0
-
-
-def _with_lost_time(lives: list[Life]) -> tuple[Life, ...]:
-    done = []
-    for life, following in zip(lives, [*lives[1:], None]):
-        if following and following.started_at is not None and life.disturbed_at is not None:
-            life = replace(life, lost_s=max(0.0, following.started_at - life.disturbed_at))
-        done.append(life)
-    return tuple(done)
