@@ -7,7 +7,7 @@ Everything here is a pure function of records and of the nodes whose agents are 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import pairwise
 
@@ -186,11 +186,7 @@ def timeline(job: str, records: Sequence[Record], running: Collection[str] = ())
     decisions = tuple(decision for record in records if (decision := _decision(record)) is not None)
     rounds = by_round(records)
     formed = [life for own in rounds.values() if (life := _life(own, decisions, running)) is not None]
-    restarts = {
-        life.round: restart(life.disturbed_at, rounds[life.round], rounds[following.round])
-        for life, following in pairwise(formed)
-        if life.disturbed_at is not None and following.started_at is not None
-    }
+    restarts = _restarts(formed, rounds)
     lives = tuple(replace(life, lost_s=restarts[life.round].total_s) if life.round in restarts else life for life in formed)
     end = None if running else _end(records)
     return Timeline(
@@ -212,6 +208,15 @@ def timeline(job: str, records: Sequence[Record], running: Collection[str] = ())
         coordinator=_coordinator(records),
         lost_s=sum(life.lost_s or 0.0 for life in lives),
     )
+
+
+def _restarts(lives: Sequence[Life], rounds: Mapping[int, Sequence[Record]]) -> dict[int, Restart]:
+    """By the round of the life whose trouble each followed."""
+    return {
+        life.round: restart(life.disturbed_at, rounds[life.round], rounds[following.round])
+        for life, following in pairwise(lives)
+        if life.disturbed_at is not None and following.started_at is not None
+    }
 
 
 def _state(end: JobEnded | None, lives: Sequence[Life], running: Collection[str]) -> JobState:
@@ -334,7 +339,6 @@ def _life(records: list[Record], decisions: Sequence[Decision], running: Collect
     exits = [record.at for record in records if isinstance(record.event, WorkerExited)]
     mine = [decision for decision in decisions if decision.round == number and decision.decision not in ABOUT_NODES]
     nodes = max((event.nodes for event, _ in formed), key=len) or tuple(record.node for _, record in by_group_rank)
-    follow = any(decision.decision == Verdict.REJOIN for decision in mine)  # a node went: what its ranks' peers ended of
     return Life(
         round=number,
         attempt=record.attempt,
@@ -347,7 +351,7 @@ def _life(records: list[Record], decisions: Sequence[Decision], running: Collect
         disturbed_at=_disturbed_at(records, mine),
         ended_at=max(exits) if exits and all(worker.state == WorkerState.EXITED for worker in workers) else None,
         workers=workers,
-        failures=tuple(in_order((*_lost(records, nodes), *_failures(records, follow=follow)))),
+        failures=tuple(in_order((*_lost(records, nodes), *_failures(records, mine)))),
         decision=mine[-1] if mine else None,
     )
 
@@ -381,8 +385,9 @@ def _lost(records: Iterable[Record], nodes: Collection[str]) -> Iterable[Failure
     return found.values()
 
 
-def _failures(records: Iterable[Record], *, follow: bool) -> Iterable[Failure]:
-    """Each once, though several nodes may have recorded it. `follow`: a node went before them."""
+def _failures(records: Iterable[Record], decisions: Iterable[Decision]) -> Iterable[Failure]:
+    """Each once, though several nodes may have recorded it. Where a node went, they follow from that."""
+    follow = any(decision.decision == Verdict.REJOIN for decision in decisions)
     seen: dict[tuple[str, int, int], Failure] = {}
     for record in records:
         if isinstance(event := record.event, FailureSeen):
