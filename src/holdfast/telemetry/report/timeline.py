@@ -187,7 +187,7 @@ def timeline(job: str, records: Sequence[Record], running: Collection[str] = ())
     rounds = by_round(records)
     formed = [life for own in rounds.values() if (life := _life(own, decisions, running)) is not None]
     restarts = _restarts(formed, rounds)
-    lives = tuple(replace(life, lost_s=restarts[life.round].total_s) if life.round in restarts else life for life in formed)
+    lives = tuple(replace(life, lost_s=_total_s(restarts.get(life.round))) for life in formed)
     end = None if running else _end(records)
     return Timeline(
         job=job,
@@ -217,6 +217,10 @@ def _restarts(lives: Sequence[Life], rounds: Mapping[int, Sequence[Record]]) -> 
         for life, following in pairwise(lives)
         if life.disturbed_at is not None and following.started_at is not None
     }
+
+
+def _total_s(restart: Restart | None) -> float | None:
+    return None if restart is None else restart.total_s
 
 
 def _state(end: JobEnded | None, lives: Sequence[Life], running: Collection[str]) -> JobState:
