@@ -7,10 +7,8 @@ import pytest
 from holdfast.core.job.failure import Failure
 from holdfast.core.job.report import JobReport
 from holdfast.core.machine import Say
-from holdfast.core.value import replace
 from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp
 from holdfast.core.wire.messages import (
-    Assigned,
     Failed,
     Finish,
     Join,
@@ -22,7 +20,6 @@ from holdfast.core.wire.messages import (
     Stop,
     Stopped,
     Waiting,
-    is_of_a_member,
 )
 from holdfast.rendezvous.link_router import LinkRouter
 
@@ -163,11 +160,3 @@ def test_what_a_link_says_for_another_node_is_not_heard(stolen):
     assert isinstance(said, Say) and hung_up == HangUp(link=100)
     serving.observe(LinkDown(link=100, reason="closed"), 0.0)
     assert serving.idle
-
-
-def test_what_a_coordinator_says_is_known_by_its_lack_of_a_node():
-    """`runtime.net.network` tells the two parts apart by this field."""
-    assert all("node" in kind.__fields__ for kind in (Join, Renew, Failed, Stopped, Leave, Request))
-    assert not any("node" in kind.__fields__ for kind in (Assigned, Finish, Renewed))
-    stop = Request(kind=RequestKind.STOP)
-    assert is_of_a_member(replace(stop, node="n1-id")) and not is_of_a_member(stop)

@@ -127,7 +127,7 @@ def test_one_failure_too_many_restarts_all_once_and_the_first_is_blamed(job: Tol
     assert kinds(job.fail("b")) == ["Stop", "Stop", "Stop"]
     assert job.decided[-1] == (
         "restart",
-        "rank 0 (local 0) on c exited with code 1; restarting all ranks (2 of 3 restarts left); "
+        "rank 4 (local 0) on c exited with code 1; restarting all ranks (2 of 3 restarts left); "
         "only 1 of 3 nodes healthy (min-healthy: 2)",
     )
     assert job.policy.restarts_left(0.0) == 2
@@ -140,7 +140,7 @@ def test_of_several_failures_borne_with_the_first_is_blamed() -> None:
     job.join("a", "b", "c", "d")
     assert job.fail("d") == [] and job.fail("c") == []
     assert kinds(job.fail("b")) == ["Stop"] * 4
-    assert job.decided[-1][0] == "restart" and job.decided[-1][1].startswith("rank 0 (local 0) on d exited with code 1; ")
+    assert job.decided[-1][0] == "restart" and job.decided[-1][1].startswith("rank 6 (local 0) on d exited with code 1; ")
 
 
 def test_a_lost_node_is_like_one_that_failed(job: Tolerant) -> None:

@@ -256,11 +256,6 @@ class Reply(Message):
     verdicts: tuple[Checked, ...] = ()  # What checks have found.
 
 
-def is_of_a_member(message: Message) -> bool:
-    """Whether an agent says it, which names itself; else the coordinator does."""
-    return bool(message.node) if isinstance(message, (Request, Reply)) else "node" in message.__fields__
-
-
 # --- from an agent to the coordinator, continued ------------------------------------------------------------------------
 
 

@@ -41,8 +41,9 @@ DOUBT_S = 1.5
 def failed(job: Job, seat: Seat, said: Failed, now: float) -> list[Action]:
     """A worker on that seat's node has failed."""
     number, failure = said.round, said.failure
-    job.failures.keep(number, seat.join.node, (failure,), now)
-    note_exits(job, seat, said)
+    if number == job.round:
+        job.failures.keep(number, seat.join.node, (failure,), now)
+        note_exits(job, seat, said)
     if number != job.round or job.phase is not Phase.RUNNING:
         return []
     inquiry, has_hung = job.inquiry, failure.cause == Cause.HUNG

@@ -46,6 +46,10 @@ class Failures:
     def __len__(self) -> int:
         return len(self._kept)
 
+    def count(self, round: int, node: str) -> int:
+        """Of how many workers of that node it is known."""
+        return sum(key[:2] == (round, node) for key in self._kept)
+
     def keep(self, round: int, node: str, failures: Iterable[Failure], since: float) -> None:
         """Note them, or what more is known of them by now."""
         for failure in failures:

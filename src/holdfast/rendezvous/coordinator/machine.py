@@ -41,6 +41,7 @@ from holdfast.core.wire.messages import (
     Succeeded,
 )
 from holdfast.rendezvous.coordinator.admission import forgive, leave_out_wanted, relent, saved
+from holdfast.rendezvous.coordinator.belief import believed
 from holdfast.rendezvous.coordinator.failure_handling import close, failed, inquire, settle_doubt
 from holdfast.rendezvous.coordinator.job import Job, Phase
 from holdfast.rendezvous.coordinator.member_messages import (
@@ -92,7 +93,11 @@ class Rendezvous(Job):
 
     def _hear(self, message: Message, here: bool, now: float) -> list[Action]:
         """A node has spoken; `here`: it shares our process."""
-        spoke(self, message, now)
+        heard = believed(self, message)
+        spoke(self, heard or message, now)
+        if heard is None:
+            return []
+        message = heard
         match message:
             case Join():
                 return joined(self, message, here, now)

@@ -133,9 +133,9 @@ def _comes_again(job: Job, seat: Seat, join: Join, now: float) -> list[Action]:
 
 def stopped(job: Job, seat: Seat, said: Stopped, now: float) -> list[Action]:
     """All its workers have ended. Where nothing had gone wrong, and nobody had told it to, the round is another now."""
-    if said.failures:
+    if said.round == job.round:
         job.failures.keep(said.round, said.node, said.failures, now)
-    note_exits(job, seat, said)
+        note_exits(job, seat, said)
     if seat.state is SeatState.LEAVING:
         job.seats.remove(seat)
         return [job.record(NodeLeft(name=seat.name, reason="its workers have been stopped"))]

@@ -57,7 +57,7 @@ class Seat:
     """What is known of one member."""
 
     __slots__ = (
-        "_is_impaired", "_state", "ahead_s", "assigned", "came_at", "heard_at", "here", "join", "linked", "place",
+        "_is_impaired", "_ranks", "_state", "ahead_s", "assigned", "came_at", "heard_at", "here", "join", "linked", "place",
         "stop", "tally",
     )
 
@@ -72,6 +72,7 @@ class Seat:
         tally.moved(None, SeatState.READY)
         self.place: Place | None = None
         self.assigned: Assigned | None = None
+        self._ranks = range(0)  # Those that it was assigned.
         self.stop: Stop | None = None
         """The last answers, to be said again when a link broke and may have swallowed them."""
 
@@ -118,6 +119,11 @@ class Seat:
         self.move(SeatState.RUNNING)
         self.impair(False)
         self.place, self.assigned, self.stop = place, assigned, None
+        self._ranks = range(assigned.base_rank, assigned.base_rank + self.join.nproc)
+
+    def ranks_in(self, round: int) -> range:
+        """Its ranks in that round. Empty: it had none there, as far as this coordinator knows."""
+        return self._ranks if self.assigned is not None and self.assigned.round == round else range(0)
 
     def must_stop(self, stop: Stop) -> None:
         """It is told to stop its workers, unless they are gone already."""

@@ -57,7 +57,8 @@ class PendingRequests:
 
     def __init__(self, seats: Seats) -> None:
         self.seats = seats
-        self._asked: dict[int, Request] = {}  # Number → the request, as it came.
+        self._asked: dict[int, tuple[Request, frozenset[str]]] = {}
+        """Number → the request, as it came, and the nodes that it was passed on to."""
         self._last = 0
 
     def pass_on(self, request: Request) -> list[Action]:
@@ -73,15 +74,16 @@ class PendingRequests:
             text = f"the job has no node {request.target}, or does not hear it; it knows {known}"
             return reply_to(request, ok=False, text=text)
         self._last += 1
-        self._asked[self._last] = request
+        self._asked[self._last] = request, frozenset(linked)
         self._asked.pop(self._last - MOST, None)
         passed_on = replace(request, node="", ask=self._last)
         return [*told, *(Tell(node=node, message=passed_on) for node in linked)]
 
     def replied(self, reply: Reply) -> list[Action]:
         """A node has done what was asked, or says why not."""
-        request, seat = self._asked.get(reply.ask), self.seats.get(reply.node)
-        if request is None or seat is None:
+        request, asked = self._asked.get(reply.ask, (None, frozenset[str]()))
+        seat = self.seats.get(reply.node)
+        if request is None or seat is None or reply.node not in asked:
             return []  # it is too long ago, or was never asked
         text, verdicts = reply.text[:REASON_CHARS], tuple(map(_short, reply.verdicts[:MOST_CHECKS]))
         return reply_to(request, ok=reply.ok, text=text, name=seat.name, verdicts=verdicts)

@@ -20,7 +20,8 @@ from holdfast.core.errors import ProtocolError, RendezvousError
 from holdfast.core.machine import NEVER, Observation
 from holdfast.core.value import quicken
 from holdfast.core.wire.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Serving, Transmit
-from holdfast.core.wire.messages import Message, is_of_a_member
+from holdfast.core.wire.messages import Message
+from holdfast.core.wire.speakers import objection
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.addresses import bind_addresses, host_and_port, is_loopback, is_within_this_host, looked_up, origin
 from holdfast.runtime.net.admission import LIMITS, NO_ROOM, Admission, Limits, RejectionLog
@@ -418,9 +419,8 @@ class Network:
 
     def _heard(self, wire: Wire, payload: bytes) -> Arrived:
         message = decode(payload, self.family)
-        # Members say who speaks, the coordinator does not: neither may say the other's part.
-        if is_of_a_member(message) == wire.ours:
-            raise ProtocolError(f"it may not send {type(message).__name__}")
+        if why := objection(message, to_caller=wire.ours):
+            raise ProtocolError(why)
         return Arrived(link=wire.link, message=message)
 
     def _lost(self, wire: Wire, reason: str, *, final: bool = False, bad: bool = False) -> list[Observation]:

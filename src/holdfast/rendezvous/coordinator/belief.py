@@ -1,0 +1,201 @@
+"""What of a member's message is believed? What it says of itself, as far as it can be so, and cut to what is kept.
+
+Whoever has the job's token is a member, and may say anything. So what it says of its ranks is of *its* ranks, in the round
+that the coordinator has given them; names, roles and numbers that the coordinator knows are the coordinator's; texts are cut.
+`BELIEVED` has a line for each message that a member sends; what has no meaning is left out, or not heard at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from holdfast.core.job.ends import Exited
+from holdfast.core.job.events import ExcludedBy
+from holdfast.core.job.failure import Cause, Failure, Position
+from holdfast.core.value import replace
+from holdfast.core.wire.messages import (
+    Calculated,
+    Failed,
+    HangFound,
+    Imports,
+    Join,
+    Leave,
+    Message,
+    Pace,
+    Positions,
+    Renew,
+    Reply,
+    Request,
+    Saving,
+    Stopped,
+    Succeeded,
+)
+from holdfast.rendezvous.coordinator.job import Job
+from holdfast.rendezvous.coordinator.membership import Seat
+
+ROUNDS_AHEAD = 1 << 16
+"""A member may know of so many more rounds than the coordinator, which was started again. Any number more would be its last."""
+
+LINE_CHARS, TEXT_CHARS, PATH_CHARS = 2000, 1 << 16, 4096
+"""Characters of a sentence, of a traceback (its end is kept), of a path."""
+
+TAIL_LINES, RECORD_CHARS = 100, 1 << 18
+"""Lines of a log, and characters of an error record, that come with a failure."""
+
+EVIDENCE = 64
+"""Failures of one node of which more than a sentence is kept: a report shows no more of them all."""
+
+LOOK_S = 10.0  # The longest that a node may take to look at its ranks. It takes 2 s (`agent.group.hang_response`).
+
+ALIKE = 64  # Entries of what a node lists: collectives of a rank, checks, verdicts.
+
+Believed = Callable[[Job, Seat, Any], Message | None]
+
+
+def believed(job: Job, message: Message) -> Message | None:
+    """That message as far as it is believed. None: not at all, or nobody knows who says it."""
+    if isinstance(message, Join):
+        return _join(job, message)
+    seat = job.seats.get(getattr(message, "node", ""))
+    if seat is None:
+        return _wish(message, may_be_own=True) if isinstance(message, Request) else message
+    judge = BELIEVED.get(type(message))
+    return None if judge is None else judge(job, seat, message)
+
+
+def _join(job: Job, join: Join) -> Join:
+    """A round that nobody can have reached is none."""
+    most = job.round + ROUNDS_AHEAD
+    if join.round <= most and join.known_round <= most:
+        return join
+    return replace(join, round=0, known_round=0, group_rank=None)
+
+
+def _as_it_is(job: Job, seat: Seat, message: Message) -> Message:
+    return message
+
+
+def _failed(job: Job, seat: Seat, said: Failed) -> Failed | None:
+    failures = _failures(job, seat, said.round, (said.failure,))
+    return replace(said, failure=failures[0], exited=_exited(seat, said.round, said.exited)) if failures else None
+
+
+def _stopped(job: Job, seat: Seat, said: Stopped) -> Stopped:
+    failures = _failures(job, seat, said.round, said.failures)
+    return replace(said, failures=failures, exited=_exited(seat, said.round, said.exited))
+
+
+def _succeeded(job: Job, seat: Seat, said: Succeeded) -> Succeeded:
+    return replace(said, exited=_exited(seat, said.round, said.exited))
+
+
+def _hang(job: Job, seat: Seat, said: HangFound) -> HangFound | None:
+    if said.rank not in seat.ranks_in(said.round):
+        return None
+    return replace(said, reason=said.reason[:LINE_CHARS], within_s=min(max(said.within_s, 0.0), LOOK_S))
+
+
+def _positions(job: Job, seat: Seat, said: Positions) -> Positions:
+    ranks = seat.ranks_in(said.round)
+    mine = {one.local_rank: one for one in said.positions if 0 <= one.local_rank < len(ranks)}
+    return replace(said, positions=tuple(_position(one, ranks[i]) for i, one in sorted(mine.items())))
+
+
+def _position(one: Position, rank: int) -> Position:
+    texts = {field: getattr(one, field)[:LINE_CHARS] for field in ("overdue", "section", "state", "where")}
+    reached = tuple(replace(last, group=last.group[:LINE_CHARS], what=last.what[:LINE_CHARS]) for last in one.reached[:ALIKE])
+    return replace(one, rank=rank, reached=reached, stacks_path=_path(one.stacks_path), **texts)
+
+
+def _leave(job: Job, seat: Seat, said: Leave) -> Leave:
+    return replace(said, reason=said.reason[:LINE_CHARS]) if len(said.reason) > LINE_CHARS else said
+
+
+def _calculated(job: Job, seat: Seat, said: Calculated) -> Calculated | None:
+    """The node of group rank 0 says it."""
+    return said if seat.assigned is not None and seat.assigned.group_rank == 0 else None
+
+
+def _request(job: Job, seat: Seat, said: Request) -> Request | None:
+    """A rank's wish is of a rank of that node, and a node's word on its own health is of itself."""
+    ranks = seat.ranks_in(said.round)
+    if said.is_of_a_rank and ranks and said.rank not in ranks:
+        return None
+    return _wish(said, may_be_own=said.target == seat.name)
+
+
+def _wish(said: Request, *, may_be_own: bool) -> Request:
+    """An operator's, or the node's own: whoever comes back from under another coordinator has no seat, and the node that it
+    names takes that back by its next Join."""
+    by = ExcludedBy.ITSELF if may_be_own and said.by is ExcludedBy.ITSELF else ExcludedBy.OPERATOR
+    return replace(said, by=by, reason=said.reason[:LINE_CHARS], checks=said.checks[:ALIKE])
+
+
+def _reply(job: Job, seat: Seat, said: Reply) -> Reply:
+    verdicts = tuple(
+        replace(one, check=one.check[:LINE_CHARS], reason=one.reason[:LINE_CHARS], advice=one.advice[:LINE_CHARS])
+        for one in said.verdicts[:ALIKE]
+    )
+    return replace(said, text=said.text[:TEXT_CHARS], verdicts=verdicts)
+
+
+BELIEVED: dict[type[Message], Believed] = {
+    Renew: _as_it_is,  # a time, which comes back to it, and a version (`leader_lease`)
+    Failed: _failed,
+    Stopped: _stopped,
+    Succeeded: _succeeded,
+    HangFound: _hang,
+    Positions: _positions,
+    Leave: _leave,
+    Calculated: _calculated,
+    Pace: _as_it_is,  # kept by kind, and as far as it is sane (`pace`)
+    Saving: _as_it_is,  # of itself
+    Imports: _as_it_is,  # as many as `script_imports` takes
+    Request: _request,
+    Reply: _reply,
+}
+"""What is done with each message of a member that has a seat. `Join` comes before it has one."""
+
+
+# --- of its own ranks ---------------------------------------------------------------------------------------------------
+
+
+def _exited(seat: Seat, round: int, those: Iterable[Exited]) -> tuple[Exited, ...]:
+    ranks = seat.ranks_in(round)
+    mine = {one.local_rank: one for one in those if 0 <= one.local_rank < len(ranks)}
+    return tuple(replace(one, rank=ranks[i]) for i, one in sorted(mine.items()))
+
+
+def _failures(job: Job, seat: Seat, round: int, those: Iterable[Failure]) -> tuple[Failure, ...]:
+    ranks = seat.ranks_in(round)
+    mine = {one.local_rank: one for one in those if 0 <= one.local_rank < len(ranks)}
+    room = EVIDENCE - job.failures.count(round, seat.join.node)
+    return tuple(
+        _failure(replace(one, rank=ranks[i], round=round), job, seat, is_short=number >= room)
+        for number, (i, one) in enumerate(mine.items())
+    )
+
+
+def _failure(one: Failure, job: Job, seat: Seat, *, is_short: bool) -> Failure:
+    """What the coordinator knows itself is not the member's to say, and what it says at length is cut."""
+    record = None if is_short or (one.error_record and len(str(one.error_record)) > RECORD_CHARS) else one.error_record
+    return replace(
+        one,
+        node=seat.name,
+        role=seat.join.role,
+        attempt=job.attempt,
+        cause=Cause.EXIT if one.cause is Cause.NODE_LOST else one.cause,
+        message=one.message[:LINE_CHARS],
+        trouble=one.trouble[:LINE_CHARS],
+        error_record=record,
+        traceback=None if is_short or one.traceback is None else one.traceback[-TEXT_CHARS:],
+        log_tail=() if is_short else tuple(line[:LINE_CHARS] for line in one.log_tail[-TAIL_LINES:]),
+        error_file=_path(one.error_file),
+        log_path=_path(one.log_path),
+        stacks_path=_path(one.stacks_path),
+    )
+
+
+def _path(path: str | None) -> str | None:
+    return path if path is None else path[:PATH_CHARS]
