@@ -227,7 +227,7 @@ def test_who_lacks_the_token_writes_nothing_there_and_keeps_its_lines(receiver: 
     assert kept == f"lines of this node's ranks that could not be sent are in {rank.own} on this node"
     wait_until(lambda: there.complaints)
     there.due()
-    assert there.told == ["turned away a connection from 127.0.0.1: wrong job token (--token-file, HOLDFAST_TOKEN)"]
+    assert there.told == [f"turned away a connection from 127.0.0.1: {Identity('job', b'x').wrong}"]
     with pytest.raises(Turned, match="wrong job token"):
         link_to(there, "another")
 

@@ -495,7 +495,7 @@ def test_without_the_token_nothing_is_given_and_nothing_is_taken(wait_until: Any
         link_to(partner, b"wrong")
     wait_until(lambda: partner.complaints)
     partner.due()
-    turned_away = "turned away a connection from 127.0.0.1: wrong job token (--token-file, HOLDFAST_TOKEN)"
+    turned_away = f"turned away a connection from 127.0.0.1: {Identity('job', b'x').wrong}"
     assert complaints == [turned_away] and partner.deadline() == NEVER
     for _ in range(2):
         with pytest.raises(Turned, match="wrong job token"):

@@ -84,7 +84,7 @@ def corpus(folder: Path) -> None:
     )
     hello = frame(json.dumps({"holdfast": 1, "nonce": OTHER}).encode())
     words = [b"m" + encode(message) for message in messages]
-    words += [b"h" + hello + frame(b'{"job": "job", "proof": "00"}'), b"h" + frame(b'{"refused": "no"}'), b"s" + bytes(20)]
+    words += [b"h" + hello + frame(b'{"proof": "00"}'), b"h" + frame(b'{"refused": "no"}'), b"s" + bytes(20)]
     for number, word in enumerate(words):
         (folder / str(number)).write_bytes(word)
 

@@ -12,7 +12,7 @@ from kit.network.security_peer import TOKEN, Peer
 
 from holdfast.core.errors import ProtocolError
 from holdfast.runtime.net.admission import UNPROVED
-from holdfast.runtime.net.frames import VERSION, frame
+from holdfast.runtime.net.frames import VERSION, Turned, frame
 
 
 def hello(**fields: object) -> bytes:
@@ -33,8 +33,8 @@ STRANGE = {
     "old version": (hello(holdfast=0), f"speaks version 0 of the protocol, the coordinator {VERSION}: install the same"),
     "new version": (hello(holdfast=7), f"speaks version 7 of the protocol, the coordinator {VERSION}: install the same"),
     "no proof": (hello() + frame(b"{}"), "not a Holdfast agent: no proof"),
-    "surrogate proof": (hello() + frame(b'{"job": "secure", "proof": "\\ud800"}'), "wrong job token"),
-    "another job": (hello() + frame(b'{"job": "\\u001b[2J\\n", "proof": ""}'), r"this is job 'secure', not '\x1b[2J\n'"),
+    "surrogate proof": (hello() + frame(b'{"proof": "\\ud800"}'), "wrong job token"),
+    "another job": (hello() + frame(b'{"job": "\\u001b[2J\\n", "proof": ""}'), "or another job (--rdzv-id)"),
 }
 
 
@@ -65,6 +65,20 @@ def test_each_strange_word_is_named(job, some):
     stderr = job.finish()
     assert stderr.count("turned away a connection from") == len(some)
     assert "\x1b" not in stderr
+
+
+@pytest.mark.parametrize("env", [{}, None], ids=["without a token", "with a token"])
+def test_whoever_guesses_the_run_id_is_not_told_it(job, env):
+    job.begin(env=env)
+    for guess in ("none", "secur", "another"):
+        said = bytearray()
+        peer = job.peer()
+        hear = peer.hear
+        peer.hear = lambda hear=hear, said=said: (said.extend(payload := hear()), payload)[1]
+        with pytest.raises(Turned, match=r"another job \(--rdzv-id\)"):
+            peer.prove(guess)
+        assert said and b"secure" not in said + peer.until_closed()
+    job.finish()
 
 
 def test_a_flood_of_words_fills_no_log(job):

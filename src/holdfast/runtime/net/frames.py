@@ -3,16 +3,17 @@
 A frame is four bytes of length (big-endian) and that many bytes of JSON. The first are the handshake:
 
     both, at once: {"holdfast": 1, "nonce": N}                              C the coordinator's nonce, M the member's
-    member:        {"job": J, "proof": MAC("proof", "member")}
+    member:        {"proof": MAC("proof", "member")}
     coordinator:   {"proof": MAC("proof", "coordinator")}                   or {"refused": why}
 
-MAC(use, role) is HMAC-SHA256 with the job's token over [use, role, version, J, C, M]. Each side proves that it knows the
-token without sending it; a proof is good for one connection (the nonces), for one side of it (the role), in one version.
+MAC(use, role) is HMAC-SHA256 over [use, role, version, C, M]. Its key is made of the job's token and its run id. Each side
+proves that it knows both without sending either; a proof is good for one connection (the nonces), for one side of it (the
+role), in one version.
 From then on each frame begins with a seal, keyed BLAKE2b (RFC 7693) with the key MAC("seal", role) over the frame's number and
 its bytes: a program between the two can neither add, change, repeat nor reorder frames, nor take over a proven connection.
 
-Without a token the key is empty: then only the job's name keeps strangers out, which guards against mistakes and not
-against malice. Reading along is prevented by TLS alone (`runtime.net.tls`).
+Without a token the run id is all that is proved. Neither side ever says it, not even in a refusal; but who reads a proof can
+try guesses, and a run id is often easy to guess. Reading along is prevented by TLS alone (`runtime.net.tls`).
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-VERSION = 3
+VERSION = 4
 HELLO_BYTES = 4096  # Longest frame before the handshake is done: a stranger cannot make us hold more.
 FRAME_BYTES = 16 << 20  # Longest frame after it. A report has about 2 KB for each rank.
 NONCE_BYTES = 16
 SEAL_BYTES = 16  # A forger has one try per connection.
 TOKEN_BYTES = 16  # A shorter token is warned of: a member's proof lets a peer try guesses.
-JOB_CHARS = 512  # Longest name of a job: its proof has to fit into a frame of the handshake.
+JOB_CHARS = 512  # Longest run id.
 
 HTTP = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"PRI ", b"CONN", b"DELE", b"PATC", b"HTTP")
 TLS_HELLO = b"\x16\x03"
@@ -131,11 +132,19 @@ class Identity:
     def __init__(self, job: str, token: bytes) -> None:
         self.job = job
         self.token = token
+        self._key = hmac.digest(token, json.dumps(job).encode(), "sha256")
 
     def mac(self, use: str, role: str, coordinator: str, member: str) -> bytes:
-        """What only somebody with the token can compute: of one connection, for one use by one side."""
-        said = json.dumps([use, role, VERSION, self.job, coordinator, member])  # unlike joined texts, never ambiguous
-        return hmac.digest(self.token, said.encode(), "sha256")
+        """What only somebody with the token and the run id can compute: of one connection, for one use by one side."""
+        said = json.dumps([use, role, VERSION, coordinator, member])  # unlike joined texts, never ambiguous
+        return hmac.digest(self._key, said.encode(), "sha256")
+
+    @property
+    def wrong(self) -> str:
+        """What may be wrong with a member whose proof is: said to it, so it tells neither the run id nor the token."""
+        if self.token:
+            return "wrong job token (--token-file, HOLDFAST_TOKEN), or another job (--rdzv-id)"
+        return "another job (--rdzv-id), or a token (--token-file, HOLDFAST_TOKEN) where this job has none"
 
 
 class Handshake:
@@ -163,9 +172,9 @@ class Handshake:
         if not isinstance(proof, str):
             raise ProtocolError("not a Holdfast agent: no proof")
         if not self.ours:
-            return self._admit(said.get("job"), proof)
+            return self._admit(proof)
         if not _same(proof, self._proof("coordinator")):
-            raise Turned("it could not prove that it knows the job's token (--token-file, HOLDFAST_TOKEN)", [])
+            raise Turned("it could not prove that it knows the run id (--rdzv-id) and the job's token (--token-file)", [])
         self.done = True
         return []
 
@@ -191,15 +200,11 @@ class Handshake:
         self.theirs = nonce
         if not self.ours:
             return []
-        return [_json({"job": self.identity.job, "proof": self._proof("member")})]
+        return [_json({"proof": self._proof("member")})]
 
-    def _admit(self, job: object, proof: str) -> list[bytes]:
-        if job != self.identity.job:
-            why = f"this is job {self.identity.job!r}, not {str(job)[:100]!r} (--rdzv-id)"
-            raise Turned(why, [_json({"refused": why})])
+    def _admit(self, proof: str) -> list[bytes]:
         if not _same(proof, self._proof("member")):
-            why = "wrong job token (--token-file, HOLDFAST_TOKEN)"
-            raise Turned(why, [_json({"refused": why})])
+            raise Turned(self.identity.wrong, [_json({"refused": self.identity.wrong})])
         self.done = True
         return [_json({"proof": self._proof("coordinator")})]
 
