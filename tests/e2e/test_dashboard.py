@@ -274,8 +274,8 @@ def test_filters_are_in_the_address_and_outlive_a_reload(page, stage):
 
 def test_a_decision_says_each_sentence_once(page, stage):
     again = made_up.deed("d3", "n9", seen="Xid 79: GPU 5", reason="Xid 79: GPU 5; n10 takes over", outcome="n10 takes over")
-    stage.change(deeds=[{**again, "at_unix": made_up.BEGAN + 9}])
     page.goto(stage.url)
+    expect(tile(page, "n1")).to_be_visible()
     stage.change(deeds=[{**again, "at_unix": made_up.BEGAN + 10}])
     newest = page.get_by_role("list", name="Newest decisions").get_by_role("listitem").first
     expect(newest.locator("p")).to_have_text([re.compile("n9"), "Xid 79: GPU 5", "n10 takes over (policy default)"])
@@ -321,7 +321,7 @@ def test_names_and_reasons_are_text_and_nothing_else(page, stage):
     deed = made_up.deed(
         "d9", EVIL, EVIL, seen=EVIL, reason=EVIL, done=[EVIL], outcome=EVIL, policy=EVIL, act=EVIL, trouble=EVIL
     )
-    brief = {"id": "../../x", "at_unix": made_up.BEGAN, "cause": EVIL, "rank": 0, "node": EVIL}
+    brief = {"id": "../../x", "at_unix": made_up.BEGAN, "cause": EVIL, "rank": 0, "node": EVIL, "kind": EVIL, "confidence": 0.5}
     ended = {
         "number": 1,
         "attempt": 0,
@@ -336,6 +336,7 @@ def test_names_and_reasons_are_text_and_nothing_else(page, stage):
         **brief,
         **{"evidence": [EVIL], "decision": EVIL, "groups": [{"ranks": [0], "where": EVIL, "stack": [EVIL]}]},
         "logs": [{"rank": 0, "path": EVIL, "lines": [EVIL]}],
+        "errors": [{"rank": 0, "node": EVIL, "what": EVIL, "traceback": [EVIL]}],
     }
     page.goto(stage.url)
     expect(tile(page, "n1")).to_be_visible()

@@ -211,6 +211,38 @@ def test_a_ranks_step_its_time_and_the_age_of_its_heartbeat_are_told(fleet, web,
     assert ended([agent]) == [0]
 
 
+FAILS = """
+import os, sys, time
+print("read shard 17", file=sys.stderr)
+if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    def parse(line):
+        return int(line)
+    parse("thirty")
+while not os.path.exists(sys.argv[1] + "/finish"):
+    time.sleep(0.02)
+"""
+"""Rank 1 fails once, in a function of its own."""
+
+
+def test_an_incident_has_the_failed_rank_s_traceback_its_class_and_its_log(fleet, web, script):
+    where = ("--supervisor", fleet.where, "--node-name", "a", "--rdzv-id", JOB, "--nproc-per-node", "2", "--max-restarts", "1")
+    agent = fleet.holdfast.start("run", *where, "--tee", "3", script(FAILS, "fails.py"), fleet.job.folder)
+    known = fleet.wait_until(lambda: JOB in [job["name"] for job in web.get("/api/fleet", "FleetShown")["jobs"]])
+    assert known
+    (brief,) = fleet.wait_until(lambda: web.job()["incidents"])
+    assert (brief["kind"], brief["rank"]) == ("user-code", 1) and 0.5 < brief["confidence"] <= 1
+    here = f"/api/jobs/{JOB}/incidents/{brief['id']}"
+    (error,) = web.get(here, "Incident")["errors"]
+    assert (error["rank"], error["node"]) == (1, "a") and "invalid literal for int()" in error["what"]
+    assert error["traceback"][0].startswith("Traceback") and "    return int(line)" in error["traceback"]
+    log = web.client.get(f"{here}/logs/1")
+    assert log.headers["content-type"] == "text/plain; charset=utf-8" and log.text.startswith("read shard 17\nTraceback")
+    for other in ("0", "7", "-1", "1e0", "%C2%B9"):
+        assert web.refused("GET", f"{here}/logs/{other}") == 404, "a rank that has not failed"
+    fleet.job.finish()
+    assert ended([agent]) == [0]
+
+
 def test_answers_and_the_stream_are_compressed_for_clients_that_take_it(fleet, web):
     for asked, encoding in (("gzip", "gzip"), ("identity", None)):
         headers = {"Accept-Encoding": asked}

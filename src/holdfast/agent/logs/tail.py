@@ -10,25 +10,28 @@ TAIL_BYTES = 64 * 1024  # How far from the end of a log the last lines are looke
 TAIL_LINE = 2000  # Characters of one of the last lines that are kept: a report goes to every node.
 
 
-def tail_of(path: str, n: int) -> tuple[str, ...]:
-    """The last `n` lines of a file, read from its end; of a line redrawn with carriage returns, what was last on the screen."""
+def end_of(path: str, most: int) -> bytes | None:
+    """The last bytes of a file, whole lines. None: it is no file, or cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return ()
+        return None
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
-            return ()
-        start = max(0, found.st_size - TAIL_BYTES)
-        tail = os.pread(fd, TAIL_BYTES, start)
+            return None
+        start = max(0, found.st_size - most)
+        tail = os.pread(fd, most, start)
     except OSError:
-        return ()
+        return None
     finally:
         os.close(fd)
-    lines = tail.split(b"\n")
-    if start and len(lines) > 1:
-        del lines[0]  # the middle of a line
+    return tail.partition(b"\n")[2] if start and b"\n" in tail else tail  # not from the middle of a line
+
+
+def tail_of(path: str, n: int) -> tuple[str, ...]:
+    """The last `n` lines of a file, read from its end; of a line redrawn with carriage returns, what was last on the screen."""
+    lines = (end_of(path, TAIL_BYTES) or b"").split(b"\n")
     if not lines[-1]:
         del lines[-1]
     return tuple(last_drawn(line).decode("utf-8", "replace")[:TAIL_LINE] for line in lines[-n:])

@@ -157,6 +157,14 @@ class Api:
             raise Refused(404, "this job has no such incident here", hint="its folder may be on another host")
         return JSONResponse(to_plain(found))
 
+    async def log(self, request: Request) -> Response:
+        id, rank = request.path_params["id"], request.path_params["rank"]
+        number = int(rank) if rank.isascii() and rank.isdecimal() and len(rank) < 10 else -1
+        text = await self._read(await self._known("jobs", request), lambda story: story.log(id, number))
+        if text is None:
+            raise Refused(404, "the log of that rank is not here", hint="it may be on another host, or was not kept")
+        return Response(text, media_type="text/plain; charset=utf-8")
+
     async def deeds(self, request: Request) -> Response:
         await self.mirror.fresh()
         asked = {name: value for name, value in request.query_params.items() if name in ("node", "job") and value}

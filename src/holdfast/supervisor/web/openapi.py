@@ -45,6 +45,7 @@ ROUTES = (
     Route("live", "GET", "/api/live", READ, LIVE, EVENTS),
     Route("node", "GET", NODE, READ, "one node", "NodeStory"),
     Route("incident", "GET", f"{JOB}/incidents/{{id}}", READ, "one failure of a job whose folder is on this host", "Incident"),
+    Route("log", "GET", f"{JOB}/incidents/{{id}}/logs/{{rank}}", READ, "the end, 4 MiB at most, of a failed rank's log", TEXT),
     Route("job", "GET", JOB, READ, "one job", "JobStory"),
     Route("deeds", "GET", "/api/deeds", READ, DEEDS, "[Deed]"),
     Route("drain", "POST", f"{NODE}/drain", OPERATE, "take a node out of use", "Told", "Reason"),

@@ -10,17 +10,17 @@ import os
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from holdfast.agent.logs.tail import tail_of
+from holdfast.agent.logs.tail import end_of, tail_of
 from holdfast.core.job.failure import Failure, describe, guilty
 from holdfast.core.job.finding import Finding
 from holdfast.core.value import fields_of, replace
 from holdfast.diagnosis.story import finding_of, stack_groups
-from holdfast.supervisor.web.view import Culprit, Goodput, Incident, IncidentBrief, LogTail, Round, StackGroup
+from holdfast.supervisor.web.view import Culprit, ErrorText, Goodput, Incident, IncidentBrief, LogTail, Round, StackGroup
 from holdfast.telemetry.goodput.accounting import goodput as folded
 from holdfast.telemetry.goodput.published import published
 from holdfast.telemetry.record.reader import Record, read
 from holdfast.telemetry.record.state_dir import events_files, homes, job_dirs, running_nodes, safe_name, split_run
-from holdfast.telemetry.report.safe_text import one_line
+from holdfast.telemetry.report.safe_text import one_line, plain, uncoloured
 from holdfast.telemetry.report.timeline import JobState, Life, Timeline, timeline
 
 KEPT = 256
@@ -28,6 +28,15 @@ KEPT = 256
 
 LOG_LINES = 60
 """Of the end of a failed rank's log."""
+
+LOG_BYTES = 4 << 20
+"""Of the end of a log that is asked for by itself."""
+
+TRACEBACK_LINES = 200
+"""Of its end: Python prints the innermost frame last."""
+
+MOST_SHOWN = 8
+"""Ranks of an incident whose tracebacks and logs are shown."""
 
 EVIDENCE = 40
 """Lines that a cause rests on."""
@@ -70,6 +79,7 @@ class Story:
         groups = stack_groups(self.path, life.round)
         return Incident(
             **fields_of(self._brief(life)),
+            errors=tuple(_errors(self._failures(life))),
             evidence=tuple(one_line(line, 500) for line in [describe(life.guilty[0]), *told][:EVIDENCE]),
             groups=tuple(StackGroup(ranks=group.ranks, where=group.where, stack=group.stack) for group in groups),
             logs=tuple(_logs(self._failures(life))),
@@ -77,8 +87,24 @@ class Story:
         )
 
     def _brief(self, life: Life) -> IncidentBrief:
-        cause, one = one_line(self._finding(life).sentence, 500), life.guilty[0]
-        return IncidentBrief(id=_id(life), at_unix=one.at_unix, cause=cause, rank=one.rank, node=one.node)
+        found, one = self._finding(life), life.guilty[0]
+        return IncidentBrief(
+            id=_id(life),
+            at_unix=one.at_unix,
+            cause=one_line(found.sentence, 500),
+            kind=found.kind,
+            confidence=found.confidence,
+            rank=one.rank,
+            node=one.node,
+        )
+
+    def log(self, id: str, rank: int) -> bytes | None:
+        """The end of the log of a rank that failed in that incident. None: there is none here."""
+        for life in self.timeline.lives:
+            for failure in self._failures(life) if _id(life) == id else ():
+                if failure.rank == rank and failure.log_path:
+                    return end_of(failure.log_path, LOG_BYTES)
+        return None
 
     def _round(self, life: Life, then: Life | None) -> Round:
         first = next(iter(life.guilty), None)
@@ -127,9 +153,25 @@ def _id(life: Life) -> str:
     return f"round-{life.round}"
 
 
+def _errors(failures: list[Failure]) -> Iterator[ErrorText]:
+    for failure in [one for one in guilty(failures) if one.rank >= 0][:MOST_SHOWN]:
+        lines = (failure.traceback or "").splitlines()[-TRACEBACK_LINES:]
+        yield ErrorText(
+            rank=failure.rank,
+            node=failure.node,
+            what=one_line(describe(failure), 500),
+            traceback=tuple(_shown(line, 500) for line in lines),
+        )
+
+
 def _logs(failures: list[Failure]) -> Iterator[LogTail]:
     """Of those that failed by themselves: what their failures carry, or the end of the file where it is on this host."""
-    for failure in [one for one in guilty(failures) if one.log_path][:8]:
+    for failure in [one for one in guilty(failures) if one.log_path][:MOST_SHOWN]:
         path = str(failure.log_path)
         lines = tail_of(path, LOG_LINES) or failure.log_tail
-        yield LogTail(rank=failure.rank, path=path, lines=tuple(one_line(line, 1000) for line in lines))
+        yield LogTail(rank=failure.rank, path=path, lines=tuple(_shown(line, 1000) for line in lines))
+
+
+def _shown(line: str, limit: int) -> str:
+    """A line of a log or a traceback, as far in as it stands."""
+    return plain(uncoloured(line.rstrip()), keep="\t")[:limit]

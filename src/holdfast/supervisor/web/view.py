@@ -155,9 +155,24 @@ class IncidentBrief(Value):
     id: str
     at_unix: float
     cause: str
+    kind: str
+    """Class of the cause, as `holdfast diagnose` names it: user-code · oom-gpu · network · unknown, and so on."""
+    confidence: float
+    """Of the class, 0 to 1."""
     rank: int
     """-1: a whole node was lost."""
     node: str
+
+
+class ErrorText(Value):
+    """What a rank that failed by itself said last of why."""
+
+    rank: int
+    node: str
+    what: str
+    """Its exception, or how it ended, in one line."""
+    traceback: tuple[str, ...]
+    """As Python prints it. Empty: it could write none."""
 
 
 class StackGroup(Value):
@@ -181,6 +196,8 @@ class Incident(IncidentBrief):
     """One failure of a job, with its evidence."""
 
     evidence: tuple[str, ...]
+    errors: tuple[ErrorText, ...]
+    """The first to fail first; at most 8."""
     groups: tuple[StackGroup, ...]
     logs: tuple[LogTail, ...]
     decision: str
