@@ -24,7 +24,7 @@ from typing import Any
 from holdfast.core.job.failure import Failure, in_order
 from holdfast.core.value import to_plain
 from holdfast.runtime.hardware import cgroups
-from holdfast.runtime.hardware.kmsg import parsed
+from holdfast.runtime.hardware.kmsg import now_s, parsed
 from holdfast.runtime.hardware.kmsg import records as of_kernel
 from holdfast.runtime.private_files import make_folder, private
 from holdfast.telemetry.record.plain_values import from_plain
@@ -54,16 +54,16 @@ def keep_failures(folder: Callable[[int], str], failures: Iterable[Failure]) -> 
 def keep(
     folder: str,
     *,
-    at: float,
+    age_s: float,
     stacks: Mapping[int, str],
     records: Mapping[int, str],
     verdicts: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """Keep all that can be had in `folder`. `at`: when it failed, in monotonic seconds; `stacks`: by rank, kept where no more
+    """Keep all that can be had in `folder`. `age_s`: seconds since it failed; `stacks`: by rank, kept where no more
     of it is; `records`: by rank, where its flight recorder writes to; `verdicts`: of the node's checks, as plain data.
     OSError where the folder cannot be written to; what cannot be read is left out, and the file says why."""
     make_folder(folder)
-    _write(os.path.join(folder, "kernel.txt"), kernel_log(at - BEFORE_S, at + AFTER_S))
+    _write(os.path.join(folder, "kernel.txt"), kernel_log(now_s() - age_s - BEFORE_S, now_s() - age_s + AFTER_S))
     _write(os.path.join(folder, "memory.txt"), memory())
     if verdicts:
         with open(os.path.join(folder, HEALTH), "w", encoding="utf-8", opener=private) as file:

@@ -6,7 +6,7 @@ import time
 
 from holdfast.core.value import Value, replace
 from holdfast.health import injected
-from holdfast.runtime.hardware.kmsg import parsed, records
+from holdfast.runtime.hardware.kmsg import now_s, parsed, records
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,4 +45,4 @@ def _all(records: Iterable[str], now_s: float) -> list[Line]:
 
 def _since_boot(look: Look) -> float:
     uptime = look.text("proc/uptime").split() if look.root != "/" else []
-    return float(uptime[0]) if uptime else time.clock_gettime(time.CLOCK_MONOTONIC)
+    return float(uptime[0]) if uptime else now_s()

@@ -162,7 +162,7 @@ class AgentLog:
             return
         later = self.verdicts()
         folder, environ = self.job_dir.incident_path, os.environ
-        host_now, now = self.host.now(), self.host.unix()
+        now, began = self.host.unix(), self.host.now()
 
         def keep_them() -> None:
             for round, known in unkept.items():
@@ -171,8 +171,8 @@ class AgentLog:
                 keep_failures(folder, (failure for failure in known.failures if failure.innocent))
                 both = (("failed", known.health), ("was left", later))
                 said = [{"when": when, **one} for when, verdicts in both for one in verdicts]
-                at = host_now - (now - known.at_unix)
-                keep(folder(round), at=at, stacks=known.stacks, records=records, verdicts=said)
+                age_s = now - known.at_unix + self.host.now() - began
+                keep(folder(round), age_s=age_s, stacks=known.stacks, records=records, verdicts=said)
 
         self.evidence.append(keep_them)
 
