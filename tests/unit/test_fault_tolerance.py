@@ -9,7 +9,7 @@ from kit.stages.command_lines import error, host, told
 from tools.reference.ft_launcher import page
 
 from holdfast.cli.run import parser
-from holdfast.cli.run.help import run_help
+from holdfast.cli.run.help import full_help
 from holdfast.core.config.draft import Resolved
 from holdfast.core.config.fault_tolerance import FaultTolerance, section
 from holdfast.core.config.fault_tolerance_file import DESTS
@@ -325,7 +325,7 @@ def test_the_reference_page_is_made_from_the_table():
 
 def test_help_shows_every_flag_once():
     flags = flags_of("ft_launcher")
-    text = run_help("ft_launcher", width=100)
+    text = full_help("ft_launcher", width=100)
     assert all(flag.name in text for flag in flags)
     assert "(default c10d)" in text and "(default fixed)" in text
     assert "--ft-param" not in text

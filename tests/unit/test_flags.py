@@ -8,7 +8,7 @@ import pytest
 from tools.reference.torchrun import page
 
 from holdfast.cli.run import parser
-from holdfast.cli.run.help import run_help
+from holdfast.cli.run.help import full_help, main_help
 from holdfast.core.config.flags import FLAGS, USE_ENV, by_dest, flags_of
 from holdfast.core.errors import UsageError
 
@@ -175,10 +175,16 @@ def test_use_env_exists_for_launch_only():
 
 
 def test_help_shows_every_flag_and_variable_and_keeps_to_the_width():
-    text = run_help(width=80)
+    text = full_help(width=80)
     assert all(flag.name in text for flag in FLAGS)
     assert all(f"[{flag.env}]" in text for flag in FLAGS if flag.env)
     assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("command", ["run", "launch", "ft_launcher"])
+def test_the_short_help_is_two_screens(command: str):
+    lines = main_help(command).splitlines()
+    assert len(lines) <= 2 * 24 and max(map(len, lines)) <= 100
 
 
 def test_the_reference_page_is_made_from_the_table():

@@ -1,4 +1,4 @@
-"""What does `holdfast run --help` say? The table of flags, laid out for a terminal."""
+"""What do `holdfast run --help` and `--help-all` say? The flags that most jobs need, and the table of all of them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,83 @@ from holdfast.core.config.flags import NVRX_FLAGS, flags_of
 from holdfast.core.config.option import Option
 
 COLUMN = 34  # Where the meanings start; a longer flag gets a line of its own.
+MAIN_COLUMN = 38  # The same of `--help`, which has a line for each.
 
 
-def run_help(command: str = "run", width: int | None = None) -> str:
-    """The help text, at most `width` columns wide (default: the terminal's, between 60 and 120)."""
+MAIN = {
+    "where it runs": {
+        "--nproc-per-node": "workers on this node: a number, gpu, cpu or auto",
+        "--nnodes": "number of nodes, or the least and the most",
+        "--rdzv-endpoint": "where the nodes meet: the same on each of them",
+        "--rdzv-id": "name of the job: the same on each of them",
+        "--token-file": "file with the secret that the nodes share",
+        "--check-before": "checks to run before this node takes part: holdfast check --list",
+    },
+    "after a failure": {
+        "--max-restarts": "how often all workers may start again",
+        "--restart-period": "count restarts within so many seconds only",
+        "--exclude-after": "leave out a node that failed first so often, if there is a spare",
+        "--warm-spares": "processes that have the imports done, for the next start",
+        "--stash-replicas": "copies of each node's stashed state on other nodes",
+    },
+    "when a rank hangs": {
+        "--monitor": "auto, or off: whether ranks are watched",
+        "--start-limit": "longest time until a rank's first sign of life",
+        "--most-limit": "longest silence after that, whatever was learned",
+        "--progress-regex": "lines of a rank's output that are signs of life",
+    },
+    "what it writes": {
+        "--tee": "streams to show and to keep, such as 3 for both",
+        "--log-dir": "folder of the workers' logs",
+        "--state-dir": "folder of what jobs record, for status, why, report and incidents",
+        "--brief": "say of a failed job only who failed, and what was decided",
+    },
+    "before it starts": {
+        "--dry-run": "show nodes, ranks, commands and environment, and start nothing",
+        "--print-config": "show each value, and where it comes from",
+        "--module": "SCRIPT is a module's name",
+        "--no-python": "SCRIPT is a program of its own",
+    },
+}
+"""The flags that `--help` shows, in groups: each in a line."""
+
+OF_FT_LAUNCHER = {
+    "ft_launcher's": {
+        "--ft-cfg-path": "YAML file with the section fault_tolerance",
+        "--ft-rank-heartbeat-timeout": "longest time between two heartbeats of a rank",
+        "--ft-initial-rank-heartbeat-timeout": "longest time until its first",
+        "--ft-rank-section-timeouts": "longest time in each section",
+        "--ft-restart-policy": "any-failed, or min-healthy",
+    },
+}
+
+
+def main_help(command: str = "run") -> str:
+    """What `--help` says: two screens."""
+    flags = {name: flag for flag in flags_of(command) for name in flag.names}
+    lines = [
+        f"usage: holdfast {command} [options] SCRIPT [script's arguments]",
+        "",
+        "Launch SCRIPT on this node, or on this node's part of several, and keep it running:",
+        "",
+        f"  holdfast {command} --nproc-per-node 8 --max-restarts 3 train.py",
+        f"  holdfast {command} --nnodes 2 --nproc-per-node 8 --rdzv-endpoint head:29400 --rdzv-id mine train.py",
+    ]
+    for group, rows in (MAIN | OF_FT_LAUNCHER if command == "ft_launcher" else MAIN).items():
+        lines += ["", f"{group}:"]
+        lines += [f"  {_head(name, flags[name])}".ljust(MAIN_COLUMN) + says for name, says in rows.items()]
+    lines += ["", f"All flags: holdfast {command} --help-all. Each is torchrun's where torchrun has it, in both spellings."]
+    return "\n".join(lines)
+
+
+def _head(name: str, flag: Option) -> str:
+    """The flag with what follows, as far as there is room for that."""
+    full = name if flag.is_switch else f"{name} {flag.metavar or 'VALUE'}"
+    return full if len(full) < MAIN_COLUMN - 2 else name
+
+
+def full_help(command: str = "run", width: int | None = None) -> str:
+    """What `--help-all` says, at most `width` columns wide (default: the terminal's, between 60 and 120)."""
     if width is None:
         width = min(120, max(60, shutil.get_terminal_size().columns))
     flags = [flag for flag in flags_of(command) if command == "ft_launcher" or flag not in NVRX_FLAGS]

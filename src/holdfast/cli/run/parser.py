@@ -27,8 +27,8 @@ def read(argv: Sequence[str], flags: Sequence[Option] = ALL_FLAGS, command: str 
     parser = _Parser(flags, f"holdfast {command}")
     try:
         found, unknown = parser.parse_known_args(words)
-    except _HelpAsked:
-        return Typed(given={}, help=True)
+    except _HelpAsked as asked:
+        return Typed(given={}, help=asked.args[0])
     if unknown:
         raise parser.ambiguous.get(unknown[0]) or parser.unknown_flag(unknown[0])
     given = vars(found)
@@ -45,7 +45,7 @@ class _HelpAsked(Exception):
 
 class _Help(argparse.Action):
     def __call__(self, *args: Any, **options: Any) -> None:
-        raise _HelpAsked
+        raise _HelpAsked(self.const)
 
 
 class _NoFormatter(argparse.HelpFormatter):
@@ -65,7 +65,8 @@ class _Parser(argparse.ArgumentParser):
         self.words: list[str] = []
         self.done = 0  # Words that have been taken in, when a flag that may take a value or none was met last.
         self.ambiguous: dict[str, UsageError] = {}  # Words that could be several flags, if they stand before the script.
-        self.add_argument("-h", "--help", action=_Help, nargs=0)
+        self.add_argument("-h", "--help", action=_Help, nargs=0, const="main")
+        self.add_argument("--help-all", action=_Help, nargs=0, const="all")
         self._by_prefix = {"help"}
         """What a prefix may stand for: what it may stand for in torchrun, so that none becomes ambiguous because of us."""
         for flag in flags:

@@ -34,9 +34,9 @@ def run(argv: Sequence[str], *, command: str = "run") -> int:
     flags = flags_of(command)
     typed = parser.read(argv, flags, command)
     if typed.help:
-        from holdfast.cli.run.help import run_help  # shutil and textwrap, which no start needs
+        from holdfast.cli.run import help  # shutil and textwrap, which no start needs
 
-        print(run_help(command))
+        print(help.main_help(command) if typed.help == "main" else help.full_help(command))
         return 0
     resolved = resolve(gather(typed.given, environ, flags), typed.script, typed.script_args, environ, this_host(environ))
     if typed.print_config or typed.dry_run:

@@ -133,7 +133,7 @@ class Typed(Value):
     script_args: tuple[str, ...] = ()
     print_config: str = ""  # "" · text · json
     dry_run: bool = False
-    help: bool = False
+    help: str = ""  # "" · `main` · `all`
 
 
 def typed_of(given: Mapping[str, Any], script: str, script_args: Sequence[str]) -> Typed:
