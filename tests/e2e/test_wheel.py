@@ -147,3 +147,7 @@ def test_nvrx_s_own_package_is_imported_where_it_is_installed_in_whatever_order(
             assert imported(installed) == left
             pip(python, "uninstall", "--yes", distributions[left][1])
             assert imported(installed) == "none"
+
+
+def test_the_wheel_says_that_it_is_typed(installed: Path) -> None:
+    assert len(list(installed.parents[1].glob("lib/python*/site-packages/holdfast/py.typed"))) == 1

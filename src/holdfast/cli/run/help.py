@@ -19,12 +19,12 @@ MAIN = {
         "--rdzv-endpoint": "where the nodes meet: the same on each of them",
         "--rdzv-id": "name of the job: the same on each of them",
         "--token-file": "file with the secret that the nodes share",
-        "--check-before": "checks to run before this node takes part: holdfast check --list",
+        "--check-before": "checks before this node takes part (holdfast check --list)",
     },
     "after a failure": {
         "--max-restarts": "how often all workers may start again",
         "--restart-period": "count restarts within so many seconds only",
-        "--exclude-after": "leave out a node that failed first so often, if there is a spare",
+        "--exclude-after": "leave out a node that failed first so often",
         "--warm-spares": "processes that have the imports done, for the next start",
         "--stash-replicas": "copies of each node's stashed state on other nodes",
     },
@@ -37,7 +37,7 @@ MAIN = {
     "what it writes": {
         "--tee": "streams to show and to keep, such as 3 for both",
         "--log-dir": "folder of the workers' logs",
-        "--state-dir": "folder of what jobs record, for status, why, report and incidents",
+        "--state-dir": "folder of what jobs record, for status, report and so on",
         "--brief": "say of a failed job only who failed, and what was decided",
     },
     "before it starts": {
@@ -69,12 +69,12 @@ def main_help(command: str = "run") -> str:
         "Launch SCRIPT on this node, or on this node's part of several, and keep it running:",
         "",
         f"  holdfast {command} --nproc-per-node 8 --max-restarts 3 train.py",
-        f"  holdfast {command} --nnodes 2 --nproc-per-node 8 --rdzv-endpoint head:29400 --rdzv-id mine train.py",
+        f"  holdfast {command} --nnodes 2 --nproc-per-node 8 --rdzv-endpoint head:29400 --rdzv-id me train.py",
     ]
     for group, rows in (MAIN | OF_FT_LAUNCHER if command == "ft_launcher" else MAIN).items():
         lines += ["", f"{group}:"]
         lines += [f"  {_head(name, flags[name])}".ljust(MAIN_COLUMN) + says for name, says in rows.items()]
-    lines += ["", f"All flags: holdfast {command} --help-all. Each is torchrun's where torchrun has it, in both spellings."]
+    lines += ["", f"All flags: holdfast {command} --help-all. torchrun's are taken in both of its spellings."]
     return "\n".join(lines)
 
 
