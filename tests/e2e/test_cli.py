@@ -34,7 +34,7 @@ def test_no_command_shows_the_help_and_is_a_mistake(holdfast):
 def test_help_of_a_launching_command_needs_no_script(holdfast, command):
     done = holdfast(command, "--help")
     assert done.returncode == 0 and done.stdout.startswith(f"usage: holdfast {command} [options] SCRIPT")
-    assert ("--use-env" in done.stdout) == (command == "launch")
+    assert ("--use-env" in holdfast(command, "--help-all").stdout) == (command == "launch")
 
 
 @pytest.mark.parametrize(

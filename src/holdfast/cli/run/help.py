@@ -69,7 +69,7 @@ def main_help(command: str = "run") -> str:
         "Launch SCRIPT on this node, or on this node's part of several, and keep it running:",
         "",
         f"  holdfast {command} --nproc-per-node 8 --max-restarts 3 train.py",
-        f"  holdfast {command} --nnodes 2 --nproc-per-node 8 --rdzv-endpoint head:29400 --rdzv-id me train.py",
+        f"  holdfast {command} --nnodes 2 --nproc-per-node 8 --rdzv-endpoint head --rdzv-id me train.py",
     ]
     for group, rows in (MAIN | OF_FT_LAUNCHER if command == "ft_launcher" else MAIN).items():
         lines += ["", f"{group}:"]
