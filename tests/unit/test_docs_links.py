@@ -105,7 +105,7 @@ def test_every_command_has_its_row_in_the_reference(command):
 
 @by_path
 def test_flags_that_are_named_exist(path):
-    known = {*SLURMS_FLAGS, *OTHERS_FLAGS, *flags_of_commands()}
+    known = {*SLURMS_FLAGS, *OTHERS_FLAGS, *flags_of_commands(), "--help-all"}
     known |= {name for flag in (*FLAGS, *NVRX_FLAGS) for name in flag.names}
     text = re.sub(r"^```(?!console).*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
     named = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", text))
