@@ -19,7 +19,11 @@ import pytest
 from holdfast.diagnosis.rule import load, own_files
 from holdfast.diagnosis.service import Service
 from holdfast.runtime import http_server
+from holdfast.runtime.http_server import BoundedHttpServer
 from holdfast.telemetry.health_http import MOST_CLIENTS, HealthHttpServer
+
+ESTABLISHED = b"\x01"
+"""What TCP_INFO begins with for a connection that is made."""
 
 ASKS = """
 import os, socket, sys
@@ -62,6 +66,16 @@ def test_clients_that_send_no_request_keep_nobody_out_and_cost_few_threads(healt
                 link.sendall(b"GET /" if number % 2 else b"")
         assert is_well(health.port)
         assert sum("process_request" in thread.name for thread in threading.enumerate()) <= MOST_CLIENTS
+
+
+def test_a_crowd_that_comes_at_once_waits_in_the_kernel_and_nobody_is_dropped_there() -> None:
+    server = BoundedHttpServer(("127.0.0.1", 0), http_server.JsonHandler, most=MOST_CLIENTS)  # nobody serves it yet
+    with server, ExitStack() as links:
+        crowd = [links.enter_context(socket.socket()) for _ in range(200)]
+        for link in crowd:
+            link.setblocking(False)
+            link.connect_ex(server.server_address)  # on one host the kernel answers within the call
+        assert all(link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) == ESTABLISHED for link in crowd)
 
 
 def test_a_request_that_drips_is_given_up(

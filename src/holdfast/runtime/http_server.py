@@ -24,6 +24,9 @@ class BoundedHttpServer(ThreadingHTTPServer):
 
     daemon_threads = True
     block_on_close = False  # a silent client must not hold anybody up at the end
+    request_queue_size = 512
+    """Connections that wait to be taken. With socketserver's 5, the kernel drops most of a crowd, and each of them asks again
+    after 1, 3, 7 s."""
 
     def __init__(self, address: tuple[str, int], handler: type[JsonHandler], *, most: int) -> None:
         """OSError: it cannot listen there."""
