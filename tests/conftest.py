@@ -69,9 +69,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True)
-def test_mark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def test_mark(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     """This test's mark. Afterwards: nothing that carries it may be alive."""
     mark = uuid.uuid4().hex
+    # Jobs that cannot write to their home go elsewhere: not where another test, or another checkout's, sees them.
+    monkeypatch.setenv("HOLDFAST_SPARE_FOLDERS", str(tmp_path_factory.getbasetemp() / f"spare-{mark[:12]}"))
     if request.path.parent.name in QUIET_FOLDERS:
         yield mark
         return

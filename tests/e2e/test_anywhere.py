@@ -189,7 +189,7 @@ def test_without_a_home_the_state_lies_in_the_temporary_folder(trains, anyones, 
         folder = anyones / "home"
         folder.mkdir(mode=0o555)
         home = str(folder)
-    unset = ("HOLDFAST_STATE_DIR", "XDG_STATE_HOME", *(("HOME",) if home is None else ()))
+    unset = ("HOLDFAST_STATE_DIR", "HOLDFAST_SPARE_FOLDERS", "XDG_STATE_HOME", *(("HOME",) if home is None else ()))
     state = Path(f"/tmp/holdfast-{NOBODY if unprivileged else os.getuid()}")
     job = state / "jobs" / anyones.name
     try:

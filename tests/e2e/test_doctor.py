@@ -78,7 +78,7 @@ def test_something_required_that_is_missing_is_exit_code_1(
     )
     monkeypatch.setattr(doctor, "every_check", lambda environ: {"ports": lambda: gone})
     monkeypatch.setattr(doctor, "state_home", lambda environ: "/dev/null/state")
-    monkeypatch.setattr("holdfast.telemetry.record.state_dir.spare_homes", lambda: ())
+    monkeypatch.setenv("HOLDFAST_SPARE_FOLDERS", "/dev/null")
     options = type("Options", (), {"json": False, "deadline": PATIENCE_S})()
     assert doctor.run(options) == 1
     said = capsys.readouterr().out
@@ -98,8 +98,7 @@ def test_without_pidfd_it_says_what_is_used_instead(monkeypatch: pytest.MonkeyPa
     assert capabilities.pidfd().state == DEGRADED and "SIGCHLD" in capabilities.pidfd().means
 
 
-def test_a_state_directory_that_cannot_be_written_is_degraded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("holdfast.telemetry.record.state_dir.spare_homes", lambda: (str(tmp_path / "spare"),))
+def test_a_state_directory_that_cannot_be_written_is_degraded(tmp_path: Path) -> None:
     fact = doctor.state_directory("/dev/null/state")
     assert fact.state == DEGRADED and "HOLDFAST_STATE_DIR" in fact.advice
     assert doctor.state_directory(str(tmp_path / "home")).state == HAVE

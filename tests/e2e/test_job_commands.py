@@ -121,7 +121,6 @@ class Agent:
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOLDFAST_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.setattr("holdfast.telemetry.record.state_dir.spare_homes", lambda: ())
     return tmp_path / "state"
 
 

@@ -139,7 +139,7 @@ def test_who_takes_the_name_of_our_folder_in_tmp_keeps_no_job_away(trap, tmp_pat
             taken.mkdir()
             taken.chmod(0o777)
             (taken / "jobs").symlink_to(tmp_path)
-    monkeypatch.setattr(state_dir, "OPEN_TO_ALL", (str(in_the_open),))
+    monkeypatch.setenv("HOLDFAST_SPARE_FOLDERS", str(in_the_open))
     before = sorted(tmp_path.iterdir())
     first = state_dir.open_job(state_dir.state_home({}), "train", "n1")
     second = state_dir.open_job(state_dir.state_home({}), "train", "n2")

@@ -17,6 +17,7 @@ from holdfast.telemetry.record import state_dir
 from holdfast.telemetry.record.prune import prune
 from holdfast.telemetry.record.state_dir import (
     JobDir,
+    homes,
     job_name,
     last_to_go,
     open_job,
@@ -33,9 +34,8 @@ def spares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     folder = tmp_path / "tmp"
     folder.mkdir()
     folder.chmod(0o1777)
-    spares = (str(folder / "holdfast-me"),)
-    monkeypatch.setattr(state_dir, "spare_homes", lambda: spares)
-    return spares
+    monkeypatch.setenv("HOLDFAST_SPARE_FOLDERS", str(folder))
+    return (str(folder / f"holdfast-{os.geteuid()}"),)
 
 
 @pytest.fixture
@@ -107,9 +107,27 @@ def test_then_xdg_then_home(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("home", [None, "", "/nonexistent", "relative", "/proc/self", "/dev/null"])
-def test_without_a_home_that_can_be_written_it_is_tmp(home: str | None) -> None:
+def test_without_a_home_that_can_be_written_it_is_tmp(home: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOLDFAST_SPARE_FOLDERS")
     environ = {} if home is None else {"HOME": home}
     assert state_home(environ) == f"/tmp/holdfast-{os.geteuid()}"
+
+
+def test_what_went_elsewhere_is_seen_where_the_same_folders_are_named_and_nowhere_else(
+    home: str, agents: list[JobDir], tmp_path: Path, spares: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(home).touch()
+    agents.append(open_job(home, "train", "n1"))
+    assert homes({"HOLDFAST_STATE_DIR": home}) == [home, *spares]
+    monkeypatch.setenv("HOLDFAST_SPARE_FOLDERS", f"relative::{tmp_path / 'other'}:{tmp_path / 'third'}")
+    assert homes({"HOLDFAST_STATE_DIR": home}) == [home]
+    agents.append(open_job(home, "train", "n1"))
+    assert agents[1].path == f"{tmp_path}/other/holdfast-{os.geteuid()}/jobs/train"
+
+
+def test_no_test_s_job_goes_where_another_test_or_another_checkout_looks(tmp_path_factory: pytest.TempPathFactory) -> None:
+    assert Path(os.environ["HOLDFAST_SPARE_FOLDERS"]).parent == tmp_path_factory.getbasetemp()
+    assert Path(state_home({})).parent == Path(os.environ["HOLDFAST_SPARE_FOLDERS"])
 
 
 def test_what_we_make_is_ours_alone(home: str, agents: list[JobDir]) -> None:
@@ -149,7 +167,7 @@ def test_a_home_that_fails_costs_a_line_not_the_job(tmp_path: Path, spares: tupl
 
 def test_nowhere_to_write_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(state_dir, "spare_homes", lambda: (str(tmp_path / "file" / "spare"),))
+    monkeypatch.setenv("HOLDFAST_SPARE_FOLDERS", str(tmp_path / "file"))
     with pytest.raises(StartError, match="HOLDFAST_STATE_DIR"):
         open_job(str(tmp_path / "file" / "home"), "train", "n1")
 

@@ -91,8 +91,10 @@ def state_home(environ: Mapping[str, str]) -> str:
 
 
 def spare_homes() -> tuple[str, ...]:
-    """Where to go when the home cannot be written to, best first. A name that somebody else has taken is left to them."""
-    return tuple(_own_name(folder, f"holdfast-{os.geteuid()}") for folder in OPEN_TO_ALL)
+    """Where to go when the home cannot be written to, best first: in the folders of `$HOLDFAST_SPARE_FOLDERS`, else of
+    `OPEN_TO_ALL`. A name that somebody else has taken is left to them."""
+    given = [folder for folder in os.environ.get("HOLDFAST_SPARE_FOLDERS", "").split(":") if os.path.isabs(folder)]
+    return tuple(_own_name(folder, f"holdfast-{os.geteuid()}") for folder in given or OPEN_TO_ALL)
 
 
 def _own_name(folder: str, name: str) -> str:
