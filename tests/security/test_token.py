@@ -86,6 +86,15 @@ def test_an_empty_token_is_an_error_and_not_no_token(job, tmp_path, text):
         assert ended.returncode == 2 and "empty" in ended.stderr and "holdfast token" in ended.stderr
 
 
+def test_a_job_that_requires_a_token_does_not_start_without_one(job, holdfast, script, tmp_path):
+    ended = job.start_agent("--require-token", env={}).wait()
+    assert ended.returncode == 2 and "has no token" in ended.stderr and "holdfast token --write" in ended.stderr
+    job.begin("--require-token")
+    job.finish()
+    alone = holdfast("run", "--require-token", script("print('alone')"))
+    assert (alone.returncode, alone.stdout) == (0, "alone\n"), "a job of one node has nobody to keep out"
+
+
 @pytest.mark.parametrize(("flag", "text"), [("--node-name", "n" * 256), ("--rdzv-id", "j" * 513), ("--role", "r" * 256)])
 def test_a_name_that_others_would_refuse_is_refused_at_once(job, flag, text):
     ended = job.start_agent(flag, text).wait()
@@ -109,7 +118,9 @@ def doors(token: bytes, host: str = "node0", **how: object) -> str:
 
 def test_who_can_join_without_a_token_is_said_by_the_node_that_listens():
     assert "anyone who reaches node0:29400 and knows the run id can join" in doors(b"")
+    assert doors(b"").startswith("unauthenticated: ") and "orders from other hosts are refused" in doors(b"")
     assert "anyone who holds a certificate of the CA" in doors(b"", shelter=object())
+    assert "unauthenticated" not in doors(b"", shelter=object()), "a certificate proves who comes"
     assert "only 5 characters and can be guessed" in doors(b"right")
     assert doors(b"x" * TOKEN_BYTES) == doors(b"", listening=False) == doors(b"", host="localhost") == ""
 

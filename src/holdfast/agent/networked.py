@@ -27,10 +27,10 @@ from holdfast.core.wire.messages import Join
 from holdfast.rendezvous.member import Member
 from holdfast.runtime.hardware.nvidia import query
 from holdfast.runtime.host import Host
-from holdfast.runtime.net.addresses import is_here, own_address
+from holdfast.runtime.net.addresses import is_here, is_loopback, own_address
 from holdfast.runtime.net.codec import LONGEST
 from holdfast.runtime.net.frames import JOB_CHARS, Identity
-from holdfast.runtime.net.network import Network, open_doors
+from holdfast.runtime.net.network import REMEDY, Network, is_authenticated, open_doors
 from holdfast.runtime.process.open_files import make_room
 from holdfast.runtime.secrets import shelter_of
 from holdfast.telemetry.record.state_dir import last_to_go, unfinished_round
@@ -85,6 +85,9 @@ def open_replicas(
         return None
     if config.stash_limit == "0":
         degraded("states are not replicated: no state is stashed (--stash-limit 0)")
+        return None
+    if not is_authenticated(network.identity, network.shelter) and not is_loopback(join.addr):
+        degraded(f"states are not replicated: the job has no token, so anybody could read them ({REMEDY})")
         return None
     nproc, limit = config.nproc_per_node, config.stash_limit
     try:

@@ -26,9 +26,9 @@ TOKEN = "a secret of enough characters"
 class Peer:
     """Somebody who has connected to the port."""
 
-    def __init__(self, port: int, source: str = "") -> None:
+    def __init__(self, port: int, source: str = "", host: str = "localhost") -> None:
         """`source`: an address of this host to come from."""
-        self.sock = socket.create_connection(("localhost", port), timeout=30, source_address=(source, 0) if source else None)
+        self.sock = socket.create_connection((host, port), timeout=30, source_address=(source, 0) if source else None)
         self.frames = Frames()
         self.frames.limit = FRAME_BYTES
         self.handshake: Handshake | None = None

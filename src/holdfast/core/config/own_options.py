@@ -144,6 +144,8 @@ class Meeting(Section, mixin=True):
         "again")
     token_file: str | None = ours("--token-file", PATH, None,
         "file with the secret that the job's nodes share (or put the secret itself in $HOLDFAST_TOKEN)")
+    require_token: bool = ours("--require-token", SWITCH, None,
+        "refuse to start a job of several nodes without a secret (--token-file, $HOLDFAST_TOKEN)")
     tls_cert: str | None = ours("--tls-cert", PATH, None,
         "this node's certificate, in PEM; it turns on encryption between the agents")
     """None: what the agents say is not encrypted."""

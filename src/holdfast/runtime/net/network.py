@@ -20,7 +20,7 @@ from holdfast.core.errors import ProtocolError, RendezvousError
 from holdfast.core.machine import NEVER, Observation
 from holdfast.core.value import quicken
 from holdfast.core.wire.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Serving, Transmit
-from holdfast.core.wire.messages import Message
+from holdfast.core.wire.messages import Message, Reply, Request
 from holdfast.core.wire.speakers import objection
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.addresses import bind_addresses, host_and_port, is_loopback, is_within_this_host, looked_up, origin
@@ -53,6 +53,8 @@ LISTEN_TRIES = 100  # To serve an address. Each takes microseconds.
 UNSENT_BYTES = 4 * FRAME_BYTES  # For a member that does not read; its lease ends long before.
 
 READ_BYTES = 1 << 16  # Taken in of one link at a time, so that others are heard meanwhile.
+
+REMEDY = "`holdfast token --write FILE` makes one; give each node --token-file FILE"
 
 REST_S = 0.5  # Without accepting, where there is no room for a connection.
 
@@ -374,7 +376,7 @@ class Network:
             if not wire.is_proven and wire.shake_hands():
                 seen += self._proven(wire)
             while wire.is_proven and not wire.closing and (payload := wire.next()) is not None:
-                seen.append(self._heard(wire, payload))
+                seen += self._heard(wire, payload)
         except ProtocolError as error:
             wire.flush()  # it tells the other side why
             turned = isinstance(error, Turned)
@@ -417,11 +419,25 @@ class Network:
             return [LinkUp(link=wire.link, ours=True)]
         return [LinkUp(link=wire.link, ours=False, peer=wire.peer, names=wire.names)]
 
-    def _heard(self, wire: Wire, payload: bytes) -> Arrived:
+    def _heard(self, wire: Wire, payload: bytes) -> list[Observation]:
         message = decode(payload, self.family)
         if why := objection(message, to_caller=wire.ours):
             raise ProtocolError(why)
-        return Arrived(link=wire.link, message=message)
+        if isinstance(message, Request) and not wire.ours and not self._is_authenticated(wire):
+            self._refuse(wire, message)
+            return []
+        return [Arrived(link=wire.link, message=message)]
+
+    def _is_authenticated(self, wire: Wire) -> bool:
+        """More is known of the other side than that it knows the run id. Within this host, whose it is was seen as it came."""
+        return is_authenticated(self.identity, self.shelter) or is_within_this_host(wire.sock, wire.peer)
+
+    def _refuse(self, wire: Wire, request: Request) -> None:
+        """Who has only proved the run id gives no orders."""
+        why = f"{request.kind} is refused: this job has no token, so who asks could be anybody ({REMEDY})"
+        self.rejections.note(wire.peer, f"an order from {wire.peer}: {why}", self.host.now())
+        if request.ask is not None:
+            self.transmit(wire.link, Reply(ask=request.ask, ok=False, text=why))
 
     def _lost(self, wire: Wire, reason: str, *, final: bool = False, bad: bool = False) -> list[Observation]:
         self._drop(wire)
@@ -484,6 +500,11 @@ def _listener(family: int, at: tuple[Any, ...]) -> socket.socket:
     raise AssertionError("the last try returns or raises")
 
 
+def is_authenticated(identity: Identity, shelter: Shelter | None) -> bool:
+    """Whether who comes over the network has to prove more than that it knows the run id."""
+    return bool(identity.token) or shelter is not None
+
+
 def open_doors(network: Network, max_nodes: int, *, token_by: str) -> str:
     """What a person should know about who can join; empty: nothing. `token_by`: how a node is given a token."""
     token = network.identity.token
@@ -491,8 +512,11 @@ def open_doors(network: Network, max_nodes: int, *, token_by: str) -> str:
         return ""
     if not token:
         who = "holds a certificate of the CA" if network.shelter else f"reaches {shown_endpoint(*network.endpoint)}"
+        remedy = f"make one with `holdfast token --write FILE`, and give each node {token_by}"
+        if network.shelter:
+            return f"no job token: anyone who {who} and knows the run id can join the job, or stop it ({remedy})"
         return (
-            f"no job token: anyone who {who} and knows the run id can join the job, or stop it "
-            f"(make one with `holdfast token --write FILE`, and give each node {token_by})"
+            f"unauthenticated: no job token: anyone who {who} and knows the run id can join the job, and fail in it; orders "
+            f"from other hosts are refused, and no state is replicated ({remedy})"
         )
     return f"the job's token has only {len(token)} characters and can be guessed: `holdfast token` makes a better one"
