@@ -73,6 +73,7 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("docs/how-to/dashboard.md", "ssh"): "needs two hosts; tests/e2e/test_dashboard.py opens the page",
     ("docs/how-to/dashboard.md", "holdfast supervisor"): "runs until it is stopped; tests/security/test_https.py",
     ("docs/how-to/systemd.md", "python3 -m venv"): "needs systemd and root; tests/unit/test_deploy.py looks at the units",
+    ("docs/how-to/systemd.md", "cp deploy/systemd/holdfast-agent@.service"): "needs systemd and root; likewise",
     ("docs/how-to/etcd.md", "pip install"): "needs a package index",
     ("docs/how-to/etcd.md", "holdfast run"): "needs etcd; tests/e2e/test_etcd.py has one",
     ("docs/how-to/etcd.md", "make example-etcd"): "tests/e2e/test_etcd.py runs it",

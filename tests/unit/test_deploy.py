@@ -160,7 +160,11 @@ def commands() -> list[list[str]]:
         found += [container["command"], container["livenessProbe"]["exec"]["command"]]
     started = [re.findall(rf"^ExecStart={WHERE} (.*) \$OPTIONS$", unit.read_text(), re.MULTILINE) for unit in UNITS]
     (batch,) = re.findall(r"^srun .*? (holdfast run [^$]*?) \"\$", joined("train.sbatch"), re.MULTILINE)
-    return [*found, *(["holdfast", *line.split()] for (line,) in started), [*batch.split(), "slurmctl:29800", "train.py"]]
+    of_units = [["holdfast", *line.split(), *SCRIPT.get(line.split()[0], [])] for (line,) in started]
+    return [*found, *of_units, [*batch.split(), "slurmctl:29800", "train.py"]]
+
+
+SCRIPT = {"run": ["train.py"]}  # What a unit's OPTIONS have to bring.
 
 
 def joined(name: str) -> str:
@@ -179,7 +183,8 @@ def test_systemd_takes_the_units_and_what_they_start_has_few_rights(unit, tmp_pa
     here.write_text(unit.read_text().replace(WHERE, f'"{sys.executable}"'))
     judged = subprocess.run(["systemd-analyze", "verify", str(here)], capture_output=True, text=True, timeout=60)
     assert judged.returncode == 0 and unit.name not in judged.stderr, judged.stderr
-    ask = ["systemd-analyze", "security", "--offline=true", "--threshold=30", str(here)]  # of 100; 92 where nothing is said
+    most = 30 if "agent" in unit.name else 20  # of 100; 92 where nothing is said. Ranks need devices, and code that is made.
+    ask = ["systemd-analyze", "security", "--offline=true", f"--threshold={most}", str(here)]
     rated = subprocess.run(ask, capture_output=True, text=True, timeout=60)
     if "unrecognized option" in rated.stderr:
         pytest.skip("this systemd-analyze is too old to rate a file")

@@ -16,7 +16,7 @@ from holdfast.core.config.config import RunConfig
 from holdfast.core.config.flags import FLAGS, NVRX_FLAGS
 from holdfast.core.wire.messages import Assigned
 
-OUTSIDE_DOCS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "tests/kit/README.md")
+OUTSIDE_DOCS = ("README.md", "SECURITY.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "tests/kit/README.md")
 DOCUMENTS = [*(ROOT / name for name in OUTSIDE_DOCS), *sorted((ROOT / "docs").rglob("*.md"))]
 DECISIONS = ROOT / "docs" / "decisions"
 HOW_IT_IS_BUILT = [ROOT / "ARCHITECTURE.md", *sorted(DECISIONS.glob("*.md"))]
