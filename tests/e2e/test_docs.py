@@ -66,6 +66,7 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("docs/how-to/callbacks.md", "pip install"): "needs a package index; tests/e2e/test_callbacks.py runs the scripts",
     ("docs/how-to/placement.md", "NVRX_GPUS_PER_NUMA=4"): "needs numactl; tests/e2e/test_placed_workers.py has one",
     ("docs/how-to/kubernetes.md", "kubectl"): "needs Kubernetes; tests/unit/test_kubernetes_examples.py checks the manifests",
+    ("docs/how-to/kubernetes.md", "read="): "for kubectl; tests/unit/test_deploy.py compares it with the manifests",
     ("docs/how-to/carry-on.md", "holdfast run"): "needs eight hosts; tests/e2e/test_min_healthy.py does it on one",
     ("docs/how-to/from-google-supervisor.md", "GCP_HOST_DAEMON_PORT=60010 holdfast run"): "tests/e2e/test_host_daemon.py",
     ("docs/how-to/from-google-supervisor.md", "GCP_HOST_DAEMON_PORT=60010"): "tests/e2e/test_torchrun_reports.py runs both",

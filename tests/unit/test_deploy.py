@@ -72,7 +72,7 @@ def test_kubectl_takes_the_base_and_an_overlay_moves_all_of_it(tmp_path):
     assert sorted(made) == sorted(given)
     for thing in things:
         validate(thing)
-        assert thing["kind"].startswith("Cluster") or thing["metadata"]["namespace"] == "training"
+        assert thing["kind"].startswith(("Cluster", "PriorityClass")) or thing["metadata"]["namespace"] == "training"
         assert all(subject["namespace"] == "training" for subject in thing.get("subjects", ()))
         for container in thing.get("spec", {}).get("template", {}).get("spec", {}).get("containers", ()):
             assert container["image"] == "registry.of.yours/holdfast:1"
@@ -96,20 +96,24 @@ def test_who_shares_the_host_s_network_listens_at_its_loopback_only():
     for kind, pod in pods():
         command = pod["containers"][0]["command"]
         if pod.get("hostNetwork"):
-            assert command[command.index("--host") + 1] == "127.0.0.1", kind
+            assert options(command).host == "127.0.0.1", kind
 
 
 def test_the_supervisor_is_reached_where_it_listens_with_a_secret_that_agents_have_too():
     pod, service, policy = the("Deployment")["spec"]["template"], the("Service"), the("NetworkPolicy")
     (container,) = pod["spec"]["containers"]
     command = container["command"]
-    (port,) = [one["containerPort"] for one in container["ports"]]
-    assert command[command.index("--listen") + 1] == f"0.0.0.0:{port}" and service["spec"]["ports"][0]["port"] == port
+    port, http = [one["containerPort"] for one in container["ports"]]
+    asked = options(command)
+    assert (asked.listen, asked.http) == (f"0.0.0.0:{port}", f"0.0.0.0:{http}")
+    assert [one["port"] for one in service["spec"]["ports"]] == [port, http]
     labels = pod["metadata"]["labels"].items()
     assert service["spec"]["selector"].items() <= labels and policy["spec"]["podSelector"]["matchLabels"].items() <= labels
-    (rule,) = policy["spec"]["ingress"]
-    assert rule["ports"] == [{"protocol": "TCP", "port": port}]
-    assert rule["from"] == [{"podSelector": {"matchExpressions": [{"key": "holdfast/agent", "operator": "Exists"}]}}]
+    to_agents, to_http = policy["spec"]["ingress"]
+    assert to_agents["ports"] == [{"protocol": "TCP", "port": port}]
+    assert to_agents["from"][0] == {"podSelector": {"matchExpressions": [{"key": "holdfast/agent", "operator": "Exists"}]}}
+    assert all({*one} == {"ipBlock"} for one in to_agents["from"][1:]), "host daemons have their node's address"
+    assert to_http["ports"] == [{"protocol": "TCP", "port": http}]
     (jobset,) = examples("jobset.yaml").values()
     (part,) = jobset["spec"]["replicatedJobs"]
     agents = part["template"]["spec"]["template"]
@@ -122,7 +126,35 @@ def test_the_supervisor_is_reached_where_it_listens_with_a_secret_that_agents_ha
         reference = entry["valueFrom"]["secretKeyRef"]
         return reference["name"], reference["key"]
 
-    assert secret(container) == secret(agent) == ("holdfast-supervisor", "token")
+    host = the("DaemonSet")["spec"]["template"]["spec"]
+    (daemon,) = host["containers"]
+    assert secret(container) == secret(agent) == secret(daemon) == ("holdfast-supervisor", "token")
+    assert f"--supervisor={service['metadata']['name']}:{port}" in daemon["command"]
+    assert host["dnsPolicy"] == "ClusterFirstWithHostNet", "with the host's own resolver no Service has a name"
+    assert "--node-name=$(HOLDFAST_NODE_NAME)" in daemon["command"], "the name that Kubernetes cordons"
+    assert daemon["env"][0]["valueFrom"] == agent["env"][0]["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+
+
+def test_prometheus_reads_the_metrics_with_a_token_of_the_secret_that_the_supervisor_reads():
+    (monitor,) = yaml.safe_load_all((BASE.parent / "monitoring/servicemonitor.yaml").read_text())
+    (endpoint,), service = monitor["spec"]["endpoints"], the("Service")
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert endpoint["port"] in [port["name"] for port in service["spec"]["ports"]]
+    (volume,) = [one for one in the("Deployment")["spec"]["template"]["spec"]["volumes"] if "secret" in one]
+    assert endpoint["authorization"]["credentials"]["name"] == volume["secret"]["secretName"]
+    secret = re.search(r"create secret .*?\n\$", (ROOT / "docs/how-to/kubernetes.md").read_text(), re.DOTALL)
+    assert secret is not None
+    used = ["token", endpoint["authorization"]["credentials"]["key"], volume["secret"]["items"][0]["key"]]
+    assert re.findall(r"--from-literal=([\w-]+)=", secret.group()) == used, "the how-to makes what the manifests read"
+
+
+def test_pods_run_at_a_priority_that_is_there_and_on_gke_s_own_nodes_too():
+    there = {thing["metadata"]["name"] for thing in base() if thing["kind"] == "PriorityClass"}
+    assert {pod["priorityClassName"] for _, pod in pods()} == there
+    required = the("DaemonSet")["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    terms = required["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    keys = [one["key"] for term in terms for one in term["matchExpressions"]]
+    assert keys == ["nvidia.com/gpu.present", "cloud.google.com/gke-accelerator"]
 
 
 def test_its_rights_are_bound_to_its_account_and_to_nobody_else_s():
