@@ -220,6 +220,23 @@ def test_it_follows_whoever_it_is_told_leads() -> None:
     assert node.of(Follow)[-1] == Follow(endpoint="b") and node.it.term == 1
 
 
+def test_who_lost_its_endpoint_to_another_program_asks_those_whom_its_earlier_life_knew() -> None:
+    node = Node("a2", None, elders=("b", "c"))
+    node.wait(LEASE_S - 0.1)
+    assert node.called() == [], "the coordinator may yet answer at the job's endpoint"
+    node.wait(LEASE_S)
+    node.see(LinkDown(link=node.it.state.dial.link, reason="refused", refused=True), LEASE_S)
+    node.wait(LEASE_S + 1.0)
+    assert node.called() == ["b", "c"]
+    node.see(LinkUp(link=node.it.state.dial.link, ours=True), LEASE_S + 1.0)
+    assert node.told(Seek) == [Seek(node="a2", term=0)]
+    node.hear(Leads(endpoint="b", term=1, life="L"), LEASE_S + 1.1, link=node.it.state.dial.link)
+    assert node.of(Follow)[-1] == Follow(endpoint="b")
+    node.see(MemberLink(up=True), LEASE_S + 1.2)
+    node.wait(10 * LEASE_S)
+    assert node.called() == ["b", "c"], "whoever has a coordinator asks no more"
+
+
 def test_it_follows_though_its_member_has_a_link_to_an_agent_that_leads_nobody() -> None:
     node = Node("c")
     node.wait(PROMISE_S)

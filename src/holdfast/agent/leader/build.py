@@ -110,6 +110,7 @@ def heir(
         is_remembered=bool(endpoint),
         before=None if before is None else before.memory,
         # An earlier life may have had the endpoint of the job, or a port that is given, though nothing is known of it.
+        elders=_elders(earlier, config.rdzv_endpoint) if before is None else (),
         loyal_at=now + PROPOSE_S if before or group.state.hosting or config.agent_ports[0] else -NEVER,
     )
     succession = Succession(setup, founder=group.state.hosting, fresh_life=new_life())
@@ -119,6 +120,14 @@ def heir(
     found = partial(coordinator, config, host, ended=ended)
     hands = ElectorHands(host, name, witness, before)
     return PeerElectedNode(group, member, succession, found, patience_s=wait_s), network, hands
+
+
+def _elders(earlier: Iterable[Elector], origin: str) -> tuple[str, ...]:
+    """Where the other nodes were, as the newest file that names any knows it."""
+    for one in earlier:
+        if one.memory.roster is not None:
+            return tuple(peer for peer in one.memory.roster.line if peer not in (one.endpoint, origin))
+    return ()
 
 
 def _listen_again(config: RunConfig, network: Network, addr: str, earlier: Iterable[Elector]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.core.job.events import CoordinatorMissing
-from holdfast.core.machine import Action, Record, Say
+from holdfast.core.machine import NEVER, Action, Record, Say
 from holdfast.core.value import replace
 from holdfast.core.wire.links import HangUp, Transmit
 from holdfast.core.wire.messages import Seek
@@ -91,6 +91,19 @@ def go_down(state: State, now: float) -> Step:
         return replace(state, dial=replace(state.dial, next_at=now + STAND_S)), []
     dial, out = state.dial.call(endpoint, now)
     return replace(state, dial=dial), out
+
+
+def ask_elders(state: State, now: float) -> Step:
+    """Ask those whom an earlier life knew who leads, one after the other: nobody answers at the job's endpoint."""
+    if now < (due := state.asks_elders_at):
+        is_over = due == NEVER and state.linked and not state.force
+        return hung_up(state, now) if is_over else (state, [])
+    state, out = hung_up(state, now)
+    if now < state.dial.due_at:
+        return state, out
+    elders = state.setup.elders
+    dial, calls = replace(state.dial, next_at=now + STAND_S).call(elders[(state.place - 1) % len(elders)], now)
+    return replace(state, dial=dial, place=state.place + 1), out + calls
 
 
 def answering(state: State, endpoint: str) -> State:

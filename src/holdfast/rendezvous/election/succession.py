@@ -50,7 +50,16 @@ from holdfast.rendezvous.election.leading import (
     speak_as_leader,
 )
 from holdfast.rendezvous.election.messages import Follow, ForceAsked, MemberLink, Reported
-from holdfast.rendezvous.election.seeking import answering, go_down, referred, refusing, speak, told_of_elder, with_elder
+from holdfast.rendezvous.election.seeking import (
+    answering,
+    ask_elders,
+    go_down,
+    referred,
+    refusing,
+    speak,
+    told_of_elder,
+    with_elder,
+)
 from holdfast.rendezvous.election.succession_state import (
     AgentLeaves,
     JobEnded,
@@ -169,7 +178,7 @@ class Succession:
         if state.mandate is not None:
             return min(state.mandate.counted, state.dial.due_at if state.knocks else NEVER, state.look_at)
         if state.roster is None:
-            return state.lead_at
+            return min(state.lead_at, state.asks_elders_at)
         return min(max(state.seek_at, state.dial.due_at), state.look_at)
 
 
@@ -263,7 +272,7 @@ def _due(state: State, now: float) -> Step:
         case Role.FOLLOWING if state.roster is not None and now >= state.seek_at:
             return _seek(replace(state, role=Role.SEEKING), now)
         case Role.FOLLOWING:
-            return state, []
+            return ask_elders(state, now)
         case Role.SEEKING:
             return _seek(state, now)
 
@@ -293,7 +302,7 @@ def _answered(state: State, now: float) -> Step:
     state = replace(state, dial=state.dial.answered(now), refused={}, said_free=False, met_elder=elder)
     if state.leads:
         return state, speak_as_leader(state)
-    if state.roster is None:
+    if state.roster is None and not state.setup.elders:
         return hung_up(state, now)
     state, says = speak(state, now)
     return state, says + with_elder(state)

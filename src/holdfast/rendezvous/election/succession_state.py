@@ -49,6 +49,9 @@ class Setup(Value):
     """How earlier runs of the job ended, by their lives, as far as this host knows."""
     is_remembered: bool = False  # What this elector must not forget is kept for the agent's next life at this endpoint.
     before: ElectorMemory | None = None  # What an earlier life at this endpoint has kept. None: nothing is known of one.
+    elders: tuple[str, ...] = ()
+    """Other nodes' endpoints, as far as an earlier life knew them. For an agent that could not take that life's own endpoint
+    again: it has no say, but the job may go on elsewhere than at its endpoint."""
     loyal_at: float = -NEVER
     """Before that, renewals bind nobody: whom an earlier life voted for a moment ago may yet be elected."""
 
@@ -120,6 +123,14 @@ class State(Value):
     def knocks(self) -> bool:
         """Whether this leader calls the job's endpoint, where an agent may begin anew."""
         return self.leads and self.setup.endpoint != self.setup.origin and self.role is not Role.ENDED
+
+    @property
+    def asks_elders_at(self) -> float:
+        """When this node asks its earlier life's peers who leads. NEVER: it has a coordinator, a roster, or no such peers."""
+        if self.role is not Role.FOLLOWING or self.roster is not None or self.linked or self.force or not self.setup.elders:
+            return NEVER
+        since = self.setup.began_at + self.setup.lease_s if self.seek_at == NEVER else self.seek_at
+        return max(since, self.dial.due_at)
 
     @property
     def is_in_line(self) -> bool:
