@@ -60,7 +60,11 @@ TITLES = {
 }
 EXPECTED = {Outcome.TRAINS: "trains on", Outcome.ENDS: "ends, as it should", Outcome.HALTS: "halts and waits, as it should"}
 
-REASONS: dict[str, str] = {}
+REASONS: dict[str, str] = {
+    "node in a freezer 5 s": "all processes of the node, its agent and guardian too, go on in one moment: nobody can end the "
+    "rank before, and it lives for some milliseconds. By `client.commit` it replaces no newer checkpoint",
+    "agent may write no file": "its new ranks inherit the limit of 0 bytes, as under any launcher, and these write to a file",
+}
 """Why a kind does not come through each time, where that is known and stays."""
 
 NOT_PLAYED = {
