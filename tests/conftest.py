@@ -21,6 +21,7 @@ from kit import orphans, tiers
 from kit.command import Holdfast
 from kit.ports import ports
 from kit.servers.etcd import Etcd
+from kit.together import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
 from kit.waiting import wait_for
 
 hypothesis.settings.register_profile("patient", deadline=None)
@@ -48,7 +49,6 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"the folder for temporary files, {tempfile.gettempdir()!r}, has a space: set TMPDIR=/tmp, say")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist puts the names of groups behind those of tests
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what nobody asked for; skip, with the reason, what this machine cannot run; the longest first."""
     if config.getoption("everyday"):

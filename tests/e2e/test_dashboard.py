@@ -33,7 +33,6 @@ if CHROMIUM is None:
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright  # noqa: E402
 
-pytestmark = pytest.mark.xdist_group("browser")  # one for all, in one worker of pytest
 PATIENCE_MS = 30_000
 LOOKS, ACTS = "look-" + "x" * 20, "act-" + "y" * 20
 EVIL = "<img src=x onerror=\"document.title='owned'\">"

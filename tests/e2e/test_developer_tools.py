@@ -173,3 +173,17 @@ def test_what_it_has_started_ends_with_it(checkout: Checkout, tmp_path: Path, wa
     assert (
         tool.returncode == 130 and "the next call begins with 'a sum is a difference'" in said and not checkout.results.exists()
     )
+
+
+def test_tests_that_share_what_is_costly_go_to_one_worker_of_pytest(tmp_path: Path) -> None:
+    """Whatever pytest and pytest-xdist make of the names of groups: these go together, and others to the next who is free."""
+    pytest.importorskip("xdist")
+    (tmp_path / "tests/unit").mkdir(parents=True)
+    (tmp_path / "tests/conftest.py").write_text("from kit.together import pytest_xdist_make_scheduler\n")
+    shared = "import os, pytest\n\n@pytest.mark.parametrize('number', range(8))\ndef test_it(number):\n    "
+    says = "open(f'{os.path.dirname(__file__)}/{os.environ[\"PYTEST_XDIST_WORKER\"]}.{number}', 'w')\n"
+    (tmp_path / "tests/unit/test_house.py").write_text(shared + says)
+    line = (sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder", "tests")
+    done = subprocess.run(line, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(TESTS)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len({path.name.partition(".")[0] for path in (tmp_path / "tests/unit").glob("gw*.*")}) == 1

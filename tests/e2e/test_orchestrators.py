@@ -53,7 +53,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[slurm_infra.Sl
     cluster.stop()
 
 
-@pytest.mark.xdist_group("slurm")
 class TestSlurm(OrchestratorSuite):
     """A real cluster of three nodes."""
 

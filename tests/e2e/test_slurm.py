@@ -14,10 +14,7 @@ from typing import Any
 import pytest
 from kit.servers import slurm as infra
 
-pytestmark = [
-    pytest.mark.skipif(bool(infra.why_not()), reason=infra.why_not()),
-    pytest.mark.xdist_group("slurm"),  # one cluster for all, in one worker of pytest
-]
+pytestmark = pytest.mark.skipif(bool(infra.why_not()), reason=infra.why_not())
 
 HOLDFAST = (sys.executable, "-m", "holdfast")
 TRAIN = """

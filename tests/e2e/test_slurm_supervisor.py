@@ -14,10 +14,7 @@ from kit.ports import ports
 from kit.servers import slurm as infra
 from test_slurm import STAYS, Cluster
 
-pytestmark = [
-    pytest.mark.skipif(bool(infra.why_not()), reason=infra.why_not()),
-    pytest.mark.xdist_group("slurm"),  # one cluster for all, in one worker of pytest
-]
+pytestmark = pytest.mark.skipif(bool(infra.why_not()), reason=infra.why_not())
 
 FAILS_AT_FIRST = "import os, sys\nif not os.environ['TORCHELASTIC_RUN_ID'].endswith('-r1'): sys.exit(1)\n"
 PAGE = Path(__file__).parents[2] / "docs/how-to/slurm.md"

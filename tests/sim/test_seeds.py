@@ -6,6 +6,8 @@ import hashlib
 import os
 import subprocess
 import sys
+from functools import cache
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -21,6 +23,8 @@ SEEDS = 10_000
 """Two minutes on two cores; `make test` plays the first part. `make sim` plays others: make sim ARGS="--seeds 10000:99999"."""
 AT_ONCE = 500
 TOGETHER, TOGETHER_AT_ONCE = 600, 20  # Of the play in which agents die together.
+FIRST = range(200)
+"""Jobs in which every kind of trouble is found."""
 
 
 def simulate(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -54,45 +58,59 @@ def test_a_broken_rule_is_told_with_the_command_that_repeats_it(monkeypatch, cap
     )
 
 
+class Played(NamedTuple):
+    """What is kept of a job that was played."""
+
+    ended: str
+    told: tuple[Any, ...]
+    """What stands in its transcript."""
+
+
+@cache
+def played(seed: int) -> Played:
+    scenario = Scenario(seed)
+    scenario.run()
+    reports = [agent.report for agent in scenario.cluster.lives if agent.report is not None]
+    told = tuple(what for _, _, what in scenario.cluster.transcript.entries)
+    return Played(str(reports[-1].outcome) if reports else "nobody", told)
+
+
+@pytest.fixture
+def told() -> list[Any]:
+    """What stands in the transcripts of the first jobs, all of which are played once for all tests here."""
+    return [what for seed in FIRST for what in played(seed).told]
+
+
 def test_the_troubles_are_worth_the_name() -> None:
     """Most jobs come through; some are stopped or spend their restarts; in a few nobody is left to say how it ended."""
-    ends = [run(seed).ended for seed in range(400, 600)]
+    ends = [played(seed).ended for seed in FIRST]
     assert {"succeeded", "failed", "stopped", "nobody"} <= set(ends)
     assert ends.count("succeeded") > len(ends) / 2
 
 
-def test_who_leads_and_who_takes_part_is_among_the_troubles() -> None:
-    scenarios = [Scenario(seed) for seed in range(100)]
+def test_who_leads_and_who_takes_part_is_among_the_troubles(told: list[Any]) -> None:
+    scenarios = [Scenario(seed) for seed in FIRST]
     assert {scenario.job.elected for scenario in scenarios} == {True, False}
     assert {scenario.job.grow for scenario in scenarios} == {"at-once", "at-checkpoint", "next-failure", "never"}
-    told = [what for seed in range(60) for _, _, what in played(seed).cluster.transcript.entries]
     assert {what.by for what in told if isinstance(what, NodeExcluded)} >= {"operator", "failures", "script"}
     assert any(isinstance(what, NodeReadmitted) for what in told)
-    growing = (played(seed) for seed in range(1000) if Scenario(seed).job.grow == "at-checkpoint")
-    decided = (what for job in growing for _, _, what in job.cluster.transcript.entries if isinstance(what, Decided))
-    assert any(what.reason.endswith(SAVED) for what in decided), "which is rare: a spare has to come, and no failure before"
+    grown = [what for what in told if isinstance(what, Decided) and what.reason.endswith(SAVED)]
+    assert grown, "which is rare: a spare has to come, and no failure before"
 
 
-def test_clocks_that_jump_late_words_and_slow_disks_are_among_the_troubles() -> None:
-    told = [what for seed in range(40) for _, _, what in played(seed).cluster.transcript.entries if isinstance(what, str)]
+def test_clocks_that_jump_late_words_and_slow_disks_are_among_the_troubles(told: list[Any]) -> None:
+    troubles = [what for what in told if isinstance(what, str)]
     for trouble in ("its wall clock jumps by", "what it says goes astray", "a write takes up to"):
-        assert any(what.startswith(f"* {trouble}") for what in told), trouble
+        assert any(what.startswith(f"* {trouble}") for what in troubles), trouble
 
 
-def test_warm_spares_that_fail_and_die_are_among_the_troubles() -> None:
-    told = [what for seed in range(150) for _, _, what in played(seed).cluster.transcript.entries]
+def test_warm_spares_that_fail_and_die_are_among_the_troubles(told: list[Any]) -> None:
     lost = {what.reason for what in told if isinstance(what, SpareLost)}
     assert {"importing torch failed", "it ended with -9"} <= lost
     cold = {what.cold_because for what in told if isinstance(what, WorkerStarted)}
     assert any("memory is short" in why for why in lost | cold)
     assert "it was still importing" in cold and any("RANK, which its imports have read" in why for why in cold)
     assert any(what.spare for what in told if isinstance(what, WorkerStarted))
-
-
-def played(seed: int) -> Scenario:
-    scenario = Scenario(seed)
-    scenario.run()
-    return scenario
 
 
 def test_a_seed_is_the_same_run_under_any_hash_seed_and_in_any_process() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from tools.house import ROWS, Row
 
-pytestmark = pytest.mark.xdist_group("house")  # one worker of pytest reads the source for all
-
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.found.__name__)
 def test_no_count_rises(row: Row) -> None:
