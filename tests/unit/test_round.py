@@ -9,7 +9,19 @@ from kit.stages.round_stage import LEASE_S, Job, kinds
 
 from holdfast.core.job.failure import Failure
 from holdfast.core.machine import NEVER, Say, Tick
-from holdfast.core.wire.messages import Assigned, Join, Leave, Past, Refused, Request, RequestKind, Stop, Stopped, Succeeded
+from holdfast.core.wire.messages import (
+    Assigned,
+    Join,
+    Leave,
+    Notice,
+    Past,
+    Refused,
+    Request,
+    RequestKind,
+    Stop,
+    Stopped,
+    Succeeded,
+)
 from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.rules import Heard, HostLeaves, Unlinked
 
@@ -77,8 +89,8 @@ def test_whoever_waits_is_told_for_whom() -> None:
     job.fail("b", now=10.0)
     job.stopped_and_back("a", now=11.0)
     job.renew("a", "b", now=14.0)
-    said = [action.text for action in job.machine.observe(Tick(), 15.0) if isinstance(action, Say)]
-    assert said == ["waiting for nodes: 1 of 2 are ready (a); still stopping: b; giving up in 55 s"]
+    job.tick(15.0)
+    assert job.said[-1] == ("a", Notice(text="round 2 waits for the workers of b, which have not ended yet; giving up in 55 s"))
 
 
 def test_the_only_node_is_not_missing_while_it_stops_its_workers() -> None:
@@ -86,7 +98,26 @@ def test_the_only_node_is_not_missing_while_it_stops_its_workers() -> None:
     job.join("a")
     job.fail("a", now=10.0)
     said = [action.text for action in job.machine.observe(Tick(), 15.0) if isinstance(action, Say)]
-    assert said == ["waiting for nodes: 0 of 1 are ready; still stopping: a; giving up in 55 s"]
+    assert said == ["round 2 waits for the workers of a, which have not ended yet; giving up in 55 s"]
+
+
+def test_who_waits_for_more_than_enough_is_told_when_it_begins() -> None:
+    job = Job("2:4", lease_s=60.0, last_call_s=30.0)
+    job.join("a", "b", now=1.0)
+    assert job.machine.deadline() == 5.0
+    job.tick(5.0)
+    text = "round 1 begins in 26 s with 2 nodes (a, b), or at once when there are 4"
+    assert job.said[-2:] == [("a", Notice(text=text)), ("b", Notice(text=text))]
+    assert job.machine.deadline() == 31.0 and kinds(job.tick(31.0)) == ["Assigned", "Assigned"]
+
+
+def test_nodes_that_were_not_started_alike_hear_of_it_by_name_and_value() -> None:
+    job = Job("3:3")
+    usual: dict[str, Any] = {"addr": "x", "master_port": 9, "nproc": 2, "role": "default"}
+    for node, nodes in (("a", "3"), ("b", "3"), ("c", "2")):
+        job.hear(Join(node=node, name=node, terms={"--nnodes": nodes, "the script": "train.py"}, **usual))
+    text = "nodes were not started alike: --nnodes is 2 on c, 3 on a, b"
+    assert [(node, said) for node, said in job.said if isinstance(said, Notice)] == [(one, Notice(text=text)) for one in "cab"]
 
 
 # --- restarts ---------------------------------------------------------------------------------------------------------------

@@ -6,8 +6,10 @@ A node that shares its job with others is built by `agent.networked`.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 
+from holdfast import __version__
 from holdfast.agent.group.gpu_memory_wait import MemoryWait
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.signal_forwarding import of_script
@@ -61,7 +63,20 @@ def join_of(config: RunConfig, name: str, addr: str) -> Join:
         role=config.role,
         domain=config.domain,
         stash_replicas=config.stash_replicas,
+        terms=_terms(config),
     )
+
+
+def _terms(config: RunConfig) -> dict[str, str]:
+    """How this node was started, where all should have been alike."""
+    nodes = f"{config.min_nodes}:{config.max_nodes}" if config.max_nodes != config.min_nodes else str(config.min_nodes)
+    return {
+        "--nnodes": nodes,
+        "--max-restarts": str(config.max_restarts),
+        "the script": os.path.basename(config.training_script),
+        "Holdfast's version": __version__,
+        "Python's version": ".".join(map(str, sys.version_info[:3])),
+    }
 
 
 def group_of(config: RunConfig, join: Join, *, hosting: bool) -> Group:

@@ -48,6 +48,7 @@ from holdfast.core.wire.messages import (
     Join,
     LookAround,
     Message,
+    Notice,
     Pace,
     Paced,
     Positions,
@@ -122,6 +123,8 @@ class Group:
 def step(state: State, seen: Observation, now: float) -> Step:
     """The table of transitions, in parts. None: another part knows it."""
     if isinstance(seen, Told):
+        if isinstance(seen.message, Notice):
+            return state, [Say(text=seen.message.text, level=seen.message.level)]
         return _told(state, seen.message, now)
     for part in (_of_time, _of_workers, _of_round, _of_node):
         if (after := part(state, seen, now)) is not None:

@@ -125,6 +125,7 @@ class Join(Message):
     stash_replicas: int = 0  # How many other nodes are to keep a copy of what its ranks save.
     logs_at: str = ""  # Where it takes the lines of other nodes' ranks. Empty: nowhere, and it sends none.
     warm: str = ""  # The interpreter of the warm spares that this node keeps. Empty: it keeps none.
+    terms: dict[str, str] = {}  # How it was started, as far as all nodes should have been alike, by name.  # noqa: RUF012
 
 
 class Renew(Message):
@@ -397,6 +398,13 @@ class Waiting(Message):
     round: int
     reason: str
     life: str = ""  # As in `Assigned`.
+
+
+class Notice(Message):
+    """Say this to whoever looks at this node."""
+
+    text: str
+    level: str = "warning"  # As of `Say`.
 
 
 class ToImport(Message):

@@ -20,6 +20,7 @@ from holdfast.core.wire.messages import (
     Leave,
     LookAround,
     Message,
+    Notice,
     Pace,
     Paced,
     Positions,
@@ -54,7 +55,7 @@ class Speaker(Enum):
 SPEAKERS: dict[type[Message], Speaker] = {
     **dict.fromkeys((Join, Renew, Leave, Failed, Stopped, Succeeded, HangFound, Positions), Speaker.CALLER),
     **dict.fromkeys((Pace, Saving, Calculated, Imports, StoreAsk), Speaker.CALLER),
-    **dict.fromkeys((Assigned, Waiting, Stop, LookAround, Paced, ToImport, Renewed), Speaker.CALLED),
+    **dict.fromkeys((Assigned, Waiting, Notice, Stop, LookAround, Paced, ToImport, Renewed), Speaker.CALLED),
     **dict.fromkeys((Finish, Refused, StoreAnswer), Speaker.CALLED),
     **dict.fromkeys((Request, Reply), Speaker.EITHER),
     Vote: Speaker.CALLER,

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from holdfast.core.job.events import ExcludedBy
 from holdfast.core.machine import NEVER, Action, Say
-from holdfast.core.wire.messages import Saving
+from holdfast.core.wire.messages import Notice, Saving
 from holdfast.rendezvous.coordinator.membership import Seat, Seats
 from holdfast.rendezvous.placement.placement import SHOWN, Placement
-from holdfast.rendezvous.rules import Rules
+from holdfast.rendezvous.rules import Rules, Tell
 
 NOTICE_S, NOTICE_AGAIN_S = 5.0, 60.0
 """When to report missing nodes, first and then again: soon enough for a person, rare enough for a log."""
@@ -79,8 +79,11 @@ class Gathering:
             return NEVER
         if len(self.back) < self.awaited:
             return max(self.not_before, self.awaited_until)
-        last_call = last_round == 0 and self.seats.fit_count < self.seats.most
-        return max(self.not_before, self.quorum_since + self.rules.last_call_s if last_call else self.not_before)
+        return max(self.not_before, self.quorum_since + self.rules.last_call_s if self.is_last_call(last_round) else 0.0)
+
+    def is_last_call(self, last_round: int) -> bool:
+        """Enough are here for the first round, and more may come."""
+        return last_round == 0 and self.rules.min_nodes <= self.seats.fit_count < self.seats.most
 
     def look(self, now: float) -> None:
         """See who is here, and who is back."""
@@ -113,17 +116,27 @@ class Gathering:
 
     # --- in words -------------------------------------------------------------------------------------------------------
 
-    def notice(self, now: float) -> list[Action]:
-        """From time to time, say for whom everybody waits."""
+    def notice(self, last_round: int, now: float) -> list[Action]:
+        """From time to time, every node that waits says for whom everybody waits, and until when."""
         if now < self.notice_at:
             return []
         self.notice_at = now + NOTICE_AGAIN_S
-        here = self._here
+        text, waiting = self._waits(last_round, now), [seat for seat in self.seats.ready if seat.linked]
+        if not waiting:
+            return [Say(text=text, level="warning")]
+        return [Tell(node=seat.join.node, message=Notice(text=text)) for seat in waiting]
+
+    def _waits(self, last_round: int, now: float) -> str:
+        here, number = self._here, last_round + 1
+        stopping = [seat.name for seat in self.seats.members]
+        if self.is_last_call(last_round) and not stopping:
+            begins = f"round {number} begins in {max(0.0, self.opens_at(last_round) - now):.0f} s"
+            return f"{begins} with {len(here)} nodes ({named(here)}), or at once when there are {self.seats.most}"
+        until = f"giving up in {self.gives_up_at - now:.0f} s"
+        if stopping and len(here) + len(stopping) >= self.rules.min_nodes:
+            return f"round {number} waits for the workers of {named(stopping)}, which have not ended yet; {until}"
         state = f"{len(here)} of {self.rules.min_nodes} are ready{_in_brackets(here)}{self._others(here)}"
-        if len(here) >= self.rules.min_nodes:
-            state = self.unplaced_why
-        text = f"waiting for nodes: {state}; giving up in {self.gives_up_at - now:.0f} s"
-        return [Say(text=text, level="warning")]
+        return f"waiting for nodes: {self.unplaced_why if len(here) >= self.rules.min_nodes else state}; {until}"
 
     def too_few(self, last_round: int, now: float) -> str:
         """Why no round was formed, and what would help."""

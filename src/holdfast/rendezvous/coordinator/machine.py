@@ -156,7 +156,10 @@ class Rendezvous(Job):
             ends = ends if waits is None else min(ends, waits.until)
         if self.phase is Phase.RUNNING:
             return min(ends, self.checkpoints.due_at)
-        return min(self.gathering.opens_at(self.round), ends) if self.phase is Phase.GATHERING else ends
+        if self.phase is not Phase.GATHERING:
+            return ends
+        notice_at = self.gathering.notice_at if self.gathering.is_last_call(self.round) else NEVER
+        return min(self.gathering.opens_at(self.round), notice_at, ends)
 
     # --- from one phase to the next -------------------------------------------------------------------------------------
 
@@ -186,10 +189,10 @@ class Rendezvous(Job):
                 return relent(self, names) + self._gathered(now)
             if now >= gathering.gives_up_at:
                 return end(self, Outcome.FAILED, gathering.too_few(self.round, now), now) + self._advance(now)
-            return gathering.notice(now)
+            return gathering.notice(self.round, now)
         placement = gathering.placed(self.round, now)
         if placement is None:
-            return []
+            return gathering.notice(self.round, now) if gathering.is_last_call(self.round) else []
         if left_out := leave_out_wanted(self, now):
             return left_out + self._gathered(now)
         if not placement.active:

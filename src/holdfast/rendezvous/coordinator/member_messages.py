@@ -24,6 +24,7 @@ from holdfast.core.wire.messages import (
     Stopped,
     Succeeded,
 )
+from holdfast.rendezvous.agreement import of_newcomer
 from holdfast.rendezvous.coordinator.admission import give_way, newcomer, of_itself
 from holdfast.rendezvous.coordinator.exclusion import CHARS
 from holdfast.rendezvous.coordinator.failure_handling import note_exits, without
@@ -116,6 +117,7 @@ def joined(job: Job, join: Join, here: bool, now: float) -> list[Action]:
 def _comes(job: Job, join: Join, here: bool, now: float) -> list[Action]:
     seat = job.seats.add(join, here=here, now=now)
     actions: list[Action] = [job.record(NodeJoined(name=join.name)), *of_itself(job, join, now)]
+    actions += of_newcomer(join, job.seats.values())
     return actions + (newcomer(job, seat, now) if job.phase is Phase.RUNNING else [])
 
 
