@@ -19,6 +19,7 @@ from kit.servers.kubernetes_standin import Standin, rights_of
 
 from holdfast.core.errors import HoldfastError
 from holdfast.integrations.kubernetes.orchestrator import Adapter
+from holdfast.supervisor.fleet.messages import Need
 from holdfast.supervisor.orchestrator import orchestrator
 
 LOUD = "its fan is loud"
@@ -55,7 +56,7 @@ def test_a_pod_that_its_budget_needs_stays_until_it_is_replaced(kubernetes, adap
     said = adapter.drain("n1", LOUD)
     assert "train-0-a stays for now: Cannot evict pod as it would violate the pod's disruption budget" in said
     assert kubernetes.staying() == ["train-0-a", "train-1-a"]
-    assert "Job train makes other pods for n1" in adapter.replace("n1", "1-1.replace", LOUD)
+    assert "Job train makes other pods for n1" in adapter.replace("n1", "1-1.replace", Need(reason=LOUD))
     assert kubernetes.staying() == ["train-1-a"]
 
 
@@ -109,27 +110,27 @@ def test_what_was_killed_in_the_middle_goes_on_with_the_same_pods(kubernetes, ad
     noted = {"metadata": {"annotations": {"holdfast/replaced": json.dumps({"1-1.replace": [uid]})}}}
     kubernetes.ask("PATCH", "/api/v1/nodes/n1", noted)  # a supervisor wrote that down, and was killed
     kubernetes.add_agent("train-0-b", "n1")
-    adapter.replace("n1", "1-1.replace", LOUD)
+    adapter.replace("n1", "1-1.replace", Need(reason=LOUD))
     assert kubernetes.staying() == ["train-0-b", "train-1-a"]
 
 
 def test_a_pod_of_a_node_that_is_silent_is_not_waited_for_unless_two_of_its_name_might_live(kubernetes, adapter):
     kubernetes.add_agent("train-2", "n1", kind="StatefulSet")
     kubernetes.set_ready("n1", False)
-    adapter.replace("n1", "1-1.replace", LOUD)
+    adapter.replace("n1", "1-1.replace", Need(reason=LOUD))
     assert sorted(kubernetes.pods()) == ["train-1-a", "train-2"] and kubernetes.staying() == ["train-1-a"]
 
 
 def test_a_node_that_is_drained_and_empty_has_been_replaced(kubernetes, adapter):
     adapter.drain("n1", LOUD)
     kubernetes.delete_pod("train-0-a")
-    assert "no pod of ours is left on n1" in adapter.replace("n1", "1-1.replace", LOUD)
+    assert "no pod of ours is left on n1" in adapter.replace("n1", "1-1.replace", Need(reason=LOUD))
 
 
 def test_where_no_pod_of_ours_is_it_says_what_is_missing(kubernetes, adapter):
     kubernetes.delete_pod("train-0-a")
     with pytest.raises(HoldfastError, match="no pod on n1 that a controller would recreate") as raised:
-        adapter.replace("n1", "1-1.replace", LOUD)
+        adapter.replace("n1", "1-1.replace", Need(reason=LOUD))
     assert "holdfast/agent" in raised.value.hint
 
 
@@ -146,7 +147,7 @@ def standin(kubernetes: Kubernetes) -> Standin:
 def test_it_makes_the_requests_that_it_has_the_rights_for_and_no_others(standin, adapter):
     standin.add_budget("train", TRAIN, 0)
     adapter.drain("n1", LOUD)
-    adapter.replace("n1", "1-1.replace", LOUD)
+    adapter.replace("n1", "1-1.replace", Need(reason=LOUD))
     adapter.uncordon("n1", "a new fan")
     assert {(verb, what) for account, verb, what in standin.asked if account == "holdfast-supervisor"} == rights_of(SUPERVISOR)
 

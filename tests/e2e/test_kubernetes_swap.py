@@ -126,6 +126,18 @@ def test_without_a_spare_the_job_shrinks_and_grows_again_by_the_pod_that_is_made
     site.end()
 
 
+def test_without_a_spare_a_job_that_needs_all_nodes_waits_for_the_pod_that_is_made(site):
+    site.fleet.start("--orchestrator", "kubernetes")
+    site.begin(2, "2")
+    sick = site.guest()
+    assert "it waits for another node" in site.fleet.drain(sick).stdout
+    deed = site.fleet.over(sick)
+    assert deed["act"] == "replace" and deed["outcome"] == "the job goes on with 2 nodes in round 2"
+    assert "makes other pods" in str(deed) or "is left on" in str(deed), deed
+    site.fleet.wait_until(lambda: [*site.states().values()].count("fit") == 2 and not site.on(sick))
+    site.end()
+
+
 def test_a_real_api_server_is_asked_wherever_the_stand_in_is() -> None:
     """Every test with the fixture `kubernetes` is run a second time then."""
     if not has_api_server():

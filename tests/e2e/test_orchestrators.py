@@ -18,6 +18,7 @@ from kit.servers.kubernetes import Kubernetes
 from kit.servers.orchestrators import OrchestratorSuite
 
 from holdfast.core.errors import HoldfastError, UsageError
+from holdfast.supervisor.fleet.messages import Need
 from holdfast.supervisor.orchestrator import Local, orchestrator
 
 
@@ -100,15 +101,15 @@ class TestKubernetes(OrchestratorSuite):
             orchestrator.drain("nobody", "its fan is loud")
 
 
-def test_a_command_is_for_plain_hosts_only(tmp_path: Path) -> None:
+def test_a_command_is_not_for_kubernetes_which_makes_pods_by_itself(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--replace-with"):
-        orchestrator("slurm", str(tmp_path), ("true",))
+        orchestrator("kubernetes", str(tmp_path), ("true",))
     with pytest.raises(UsageError, match="there is no 'pbs'"):
         orchestrator("pbs", str(tmp_path), ())
 
 
 def test_what_cannot_be_started_is_told(tmp_path: Path) -> None:
     with pytest.raises(HoldfastError, match="no replacement is requested"):
-        Local(str(tmp_path)).replace("n1", "1-1.replace", "")
+        Local(str(tmp_path)).replace("n1", "1-1.replace", Need(reason=""))
     with pytest.raises(HoldfastError, match="cannot be started"):
-        Local(str(tmp_path), ("/no/such/program",)).replace("n1", "1-1.replace", "")
+        Local(str(tmp_path), ("/no/such/program",)).replace("n1", "1-1.replace", Need(reason=""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 from kit.fleet.supervised import Supervised
-from kit.jobs.ranks import Cluster
+from kit.jobs.ranks import Cluster, agent_pid
 from kit.ports import port_of, ports
 
 
@@ -70,6 +71,57 @@ def test_an_unknown_node_is_not_drained(fleet):
     fleet.start()
     refused = fleet.drain("nobody")
     assert refused.returncode == 1 and "no node nobody has ever been heard of" in refused.stderr
+
+
+# --- no spare waits, and the job needs all its nodes ------------------------------------------------------------------------
+
+
+def test_a_drained_node_without_a_spare_stays_until_another_that_was_asked_for_has_come(fleet, tmp_path, script):
+    asked = tmp_path / "asked.json"
+    starts = script(f"import sys\nopen({str(asked)!r}, 'w').write(sys.stdin.read())", "asks.py")
+    fleet.start("--replace-with", f"python3 {starts}")
+    agents = fleet.agents("a", "b")
+    fleet.wait_until(lambda: fleet.states() == {"a": "fit", "b": "fit"})
+    told = fleet.drain("b")
+    assert told.returncode == 0
+    assert "b is draining and gets no more work; it waits for another node" in told.stdout
+    need = json.loads(fleet.wait_until(lambda: asked.exists() and asked.read_text(), what="another node to be asked for"))
+    assert (need["node"], need["trouble"], need["reason"], need["is_urgent"]) == ("b", "operator", "its fan is loud", False)
+    assert fleet.states() == {"a": "fit", "b": "draining"} and "it waits for another node" in fleet.drain("b").stderr
+    agents.append(fleet.job.agent("c", "2", "--supervisor", fleet.where, "--max-restarts", "3", nproc=1))
+    assert fleet.over("b")["outcome"] == "c has taken over in round 2"
+    fleet.wait_until(lambda: fleet.states() == {"a": "fit", "b": "unfit", "c": "fit"})
+    fleet.job.finish()
+    assert [agent.wait().returncode for agent in agents] == [0, 0, 0]
+
+
+def test_a_drain_that_waits_is_taken_back_by_uncordon(fleet):
+    fleet.start()
+    agents = fleet.agents("a", "b")
+    fleet.wait_until(lambda: fleet.states() == {"a": "fit", "b": "fit"})
+    fleet.drain("b")
+    fleet.wait_until(lambda: any("no replacement is requested" in step for step in fleet.why("b")[-1]["done"]))
+    assert "b may be used again" in fleet.holdfast.run("uncordon", "b", "--state", fleet.state).stdout
+    assert fleet.states() == {"a": "fit", "b": "fit"}
+    fleet.job.finish()
+    assert [agent.wait().returncode for agent in agents] == [0, 0]
+
+
+def test_a_node_lost_without_a_spare_is_asked_for_and_the_job_goes_on_with_the_one_that_comes(fleet, tmp_path, script):
+    asked = tmp_path / "asked.json"
+    starts = script(f"import sys\nopen({str(asked)!r}, 'w').write(sys.stdin.read())", "asks.py")
+    fleet.start("--replace-with", f"python3 {starts}")
+    agents = dict(zip("ab", fleet.agents("a", "b"), strict=True))
+    fleet.wait_until(lambda: fleet.states() == {"a": "fit", "b": "fit"})
+    lost = next(name for name in "ab" if name != fleet.job.host())
+    os.kill(agent_pid(fleet.holdfast, lost), signal.SIGKILL)
+    need = json.loads(fleet.wait_until(lambda: asked.exists() and asked.read_text(), what="another node to be asked for"))
+    assert (need["node"], need["trouble"], need["is_urgent"]) == (lost, "lost", True)
+    agents["c"] = fleet.job.agent("c", "2", "--supervisor", fleet.where, "--max-restarts", "3", nproc=1)
+    deed = fleet.over(lost)
+    assert (deed["act"], deed["outcome"]) == ("replace", "the job goes on with 2 nodes in round 2")
+    fleet.job.finish()
+    assert [agent.wait().returncode for name, agent in agents.items() if name != lost] == [0, 0]
 
 
 # --- what its death costs -------------------------------------------------------------------------------------------------

@@ -28,6 +28,11 @@ THOROUGH = {
         e2e/test_lost_coordinator.py::test_an_operator_lets_the_one_that_is_left_go_on_and_who_was_declared_lost_waits
         sim/test_seeds.py::test_agents_that_die_together_come_back_and_the_job_trains_on but 0
         """,
+    "other jobs that wait for a node: `make test` plays one real node that is lost, and the rest in the simulator": """
+        e2e/test_kubernetes_swap.py::test_without_a_spare_a_job_that_needs_all_nodes_waits_for_the_pod_that_is_made
+        e2e/test_supervisor.py::test_a_drained_node_without_a_spare_stays_until_another_that_was_asked_for_has_come
+        e2e/test_supervisor.py::test_a_drain_that_waits_is_taken_back_by_uncordon
+        """,
     "kinds of fault on real jobs, a few seconds each: `make test` holds their table to their page": """
         e2e/test_faults.py
         """,

@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.sim.fleet.fleet import FleetWorld
 from holdfast.sim.fleet.storm import storm
+from holdfast.supervisor.web import view
 
 SEEDS, AT_ONCE = 200, 50
 
@@ -136,3 +137,76 @@ def test_a_node_that_was_taken_out_and_comes_back_gets_no_rank(world: FleetWorld
     world.kill("n1", power=False, back_s=5.0)
     world.run(30.0)
     assert "n1" in world.job.excluded and "n1" not in world.job.ranks and not world.check_at_rest()
+
+
+# --- no spare waits, and the job needs all its nodes ------------------------------------------------------------------------
+
+
+def needy(seed: int = 1) -> FleetWorld:
+    """Four hosts, all of which have ranks, and which the job needs."""
+    world = FleetWorld(seed, hosts=4, size=4, least=4)
+    world.run(10.0)
+    assert [len(world.job.ranks), world.deeds()] == [4, []]
+    return world
+
+
+def shown_job(world: FleetWorld) -> view.Job:
+    assert world.supervisor is not None and world.supervisor.connections is not None
+    fleet = world.supervisor.connections.fleet.state
+    return view.job(fleet, fleet.jobs["train"])
+
+
+def test_a_job_that_needs_all_its_nodes_runs_again_whoever_dies_when() -> None:
+    for seed in range(AT_ONCE):
+        world = FleetWorld(seed, hosts=4, size=4, least=4, crash_chance=0.02 if seed % 2 else 0.0)
+        world.run(10.0)
+        storm(world, 60.0, 4 + seed % 12)
+        world.run(120.0)
+        world.crash_chance = 0.0
+        assert not world.rest(world.check_at_rest), f"seed {seed}"
+        assert len(world.job.ranks) == 4, f"seed {seed}"
+
+
+def test_a_lost_node_without_a_spare_is_replaced_by_one_that_the_orchestrator_gives() -> None:
+    world = needy()
+    world.kill("n1", power=True, back_s=1000.0)
+    world.run(8.0)
+    assert shown_job(world).state == "waiting" and "needs all its nodes" in shown_job(world).waits
+    world.run(30.0)
+    (deed,) = world.deeds()
+    assert (deed.act, deed.outcome) == ("replace", "the job goes on with 4 nodes in round 2") and "m1" in world.job.ranks
+    assert world.replaced == ["n1"] and "n1" in world.drained and world.node("n1").standing == "unfit"
+    assert shown_job(world).waits == ""
+
+
+def test_a_sick_node_without_a_spare_keeps_its_place_until_another_is_there() -> None:
+    world = needy()
+    world.guilty.add("n1")
+    world.hosts["n1"].trouble("device", "GPU gpu0: Xid 79, the GPU has fallen off the bus", 79)
+    world.run(5.0)
+    assert "n1" in world.job.ranks and world.node("n1").standing == "draining" and "n1" in world.drained
+    world.run(30.0)
+    (deed,) = world.deeds()
+    assert (deed.act, deed.outcome) == ("replace", "m1 has taken over in round 2") and "n1" in world.job.excluded
+
+
+def test_where_the_orchestrator_has_no_node_the_job_waits_visibly_for_any_that_comes() -> None:
+    world = needy()
+    world.gives = False
+    world.kill("n1", power=True, back_s=1000.0)
+    world.run(400.0)
+    assert shown_job(world).state == "waiting" and "uncordon n1" in shown_job(world).waits
+    assert world.deeds()[0].outcome == "" and len(world.deeds()[0].done) < 5, "it asks again and again, and says it once"
+    world.boot("fresh")
+    world.run(10.0)
+    assert world.deeds()[0].outcome == "the job goes on with 4 nodes in round 2" and not world.check_at_rest()
+
+
+def test_a_lost_node_that_comes_back_first_gets_its_place_again() -> None:
+    world = needy()
+    world.gives = False
+    world.kill("n1", power=True, back_s=60.0)
+    world.run(90.0)
+    (deed,) = world.deeds()
+    assert deed.outcome == "n1 is back: the job runs on it again in round 2" and world.drained == {}
+    assert world.node("n1").state == "fit" and not world.swaps

@@ -120,14 +120,14 @@ def test_a_node_is_not_out_of_its_job_while_a_round_runs_with_it(stage):
     assert deed.outcome == "c has taken over in round 3"
 
 
-def test_a_job_that_cannot_be_smaller_is_left_to_wait_and_that_is_recorded(stage):
+def test_for_a_job_that_cannot_be_smaller_another_node_is_asked_for(stage):
     stage.heard.remove("c")
     stage.wait(8)
     stage.heard.remove("b")
     stage.wait(3)
     stage.say(stage.stands("a", 1))
     stage.wait(4)
-    assert {(deed.node, deed.act) for deed in stage.deeds()} == {("b", "none")}
+    assert {(deed.node, deed.act) for deed in stage.deeds()} == {("b", "replace")}
 
 
 def test_a_node_that_its_job_hears_is_left_alone(stage):

@@ -79,8 +79,9 @@ def test_a_node_whose_ranks_fail_again_and_again_gives_way_to_a_spare():
 def test_what_is_the_node_s_costs_the_node_at_once(case):
     assert Default().decide(replace(case, **SPARES), [], NOW).act == "swap"
     assert Default().decide(case, [], NOW).act == "shrink"
-    left = Default().decide(replace(case, nodes=2), [], NOW)
-    assert left.act == "none" and "left where it is" in left.reason
+    needed = Default().decide(replace(case, nodes=2), [], NOW)
+    assert needed.act == "replace" and "another is asked for" in needed.reason
+    assert Default().decide(replace(case, takes_orders=False), [], NOW).act == "replace", "nobody can make its job smaller"
 
 
 @pytest.mark.parametrize(("xid", "act"), [(13, "none"), (31, "none"), (43, "none"), (94, "none"), (63, "none"), (48, "swap")])

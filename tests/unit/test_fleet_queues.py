@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from holdfast.supervisor.fleet.messages import Call, CallVerb
+from holdfast.supervisor.fleet.messages import Call, CallVerb, Need
 from holdfast.supervisor.fleet.queues import TASK_S, Queues, Task
 
 
 def task(id: str, host: str) -> Task:
-    return Task(id=id, host=host, action=Call(task=id, verb=CallVerb.DRAIN, target=host, reason=""))
+    return Task(id=id, host=host, action=Call(task=id, verb=CallVerb.DRAIN, target=host, need=Need(reason="")))
 
 
 def begun(actions: list[object]) -> list[str]:

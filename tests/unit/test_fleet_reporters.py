@@ -10,7 +10,7 @@ from holdfast.core.wire.fleet import Alive, Bye, Did, FleetMessage, Heard, Heed,
 from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.supervisor.connections import Connections
 from holdfast.supervisor.fleet.machine import Fleet
-from holdfast.supervisor.fleet.messages import Asked, Call, Called, CallVerb, Wish
+from holdfast.supervisor.fleet.messages import Asked, Call, Called, CallVerb, Need, Wish
 from holdfast.supervisor.fleet.policies import policy
 
 LEASE_S = 2.0
@@ -49,7 +49,8 @@ def drained() -> tuple[Hall, dict[str, int], Order, Call]:
     actions = hall.connections.observe(Asked(ask=1, wish=Wish.DRAIN, node="b", reason="its fan"), NOW)
     (order,) = [one.message for one in actions if isinstance(one, Transmit)]
     assert isinstance(order, Order) and order.verb == "exclude"
-    return hall, links, order, Call(task=order.order.replace("exclude", "drain"), verb=CallVerb.DRAIN, target="b", reason="")
+    task = order.order.replace("exclude", "drain")
+    return hall, links, order, Call(task=task, verb=CallVerb.DRAIN, target="b", need=Need(reason=""))
 
 
 def test_an_agent_of_another_job_answers_no_order_and_nobody_answers_for_the_orchestrator():

@@ -16,7 +16,7 @@ from prometheus_client.exposition import generate_latest
 
 from holdfast.core.wire.fleet import Act, NodeState, ReporterState, SwapStep, TroubleKind
 from holdfast.supervisor.fleet.action_log import Result
-from holdfast.supervisor.web.view import SILENT
+from holdfast.supervisor.web.view import SILENT, WAITING
 from holdfast.telemetry.report.safe_text import one_line
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -30,7 +30,7 @@ LABEL = 128
 
 NODE_STATES = tuple(map(str, NodeState))
 DEVICE_STATES = (NodeState.FIT, NodeState.SUSPECT, NodeState.UNFIT)
-JOB_STATES = (*map(str, ReporterState), SILENT)
+JOB_STATES = (*map(str, ReporterState), SILENT, WAITING)
 RANK_STATES = ("starting", "running", "dying", "gone")
 STEPS = tuple(map(str, SwapStep))
 ACTS = tuple(map(str, Act))

@@ -17,7 +17,9 @@ from importlib import import_module
 from typing import Protocol
 
 from holdfast.core.errors import HoldfastError, UsageError
+from holdfast.core.value import to_plain
 from holdfast.runtime.private_files import make_folder, private
+from holdfast.supervisor.fleet.messages import Need
 from holdfast.telemetry.record import locks
 
 ASK_S = 8.0
@@ -35,7 +37,7 @@ class Orchestrator(Protocol):
     def uncordon(self, node: str, reason: str) -> str:
         """Give the node work again."""
 
-    def replace(self, node: str, key: str, reason: str) -> str:
+    def replace(self, node: str, key: str, need: Need) -> str:
         """Ask for another node in its place: once for each key, however often it is called."""
 
 
@@ -49,16 +51,16 @@ ORCHESTRATORS = ("local", *KNOWN)
 
 
 def orchestrator(name: str, folder: str, command: Sequence[str]) -> Orchestrator:
-    """The one of that name. `folder`: where it may keep its state; `command`: what starts another node's agent (`local`).
-    UsageError."""
+    """The one of that name. `folder`: where it may keep its state; `command`: what starts another node's agent (not
+    `kubernetes`). UsageError."""
     if name == "local":
         return Local(folder, command)
     if name not in KNOWN:
         raise UsageError(f"--orchestrator: there is no {name!r}", hint=f"known: {', '.join(ORCHESTRATORS)}")
-    if command:
-        raise UsageError("--replace-with is for --orchestrator local", hint=f"{name} finds other nodes by itself")
+    if command and name != "slurm":
+        raise UsageError("--replace-with is for --orchestrator local and slurm", hint=f"{name} finds other nodes by itself")
     try:
-        made: Orchestrator = import_module(KNOWN[name]).Adapter()
+        made: Orchestrator = import_module(KNOWN[name]).Adapter(*((folder, command) if name == "slurm" else ()))
     except ModuleNotFoundError as error:
         hint = f"pip install 'holdfast[{name}]'"
         raise UsageError(f"--orchestrator {name}: {error.name} is not installed", hint=hint) from error
@@ -72,11 +74,7 @@ class Local:
 
     def __init__(self, folder: str, command: Sequence[str] = ()) -> None:
         """UsageError: it cannot be kept there."""
-        self.folder, self.command = os.path.join(folder, "local"), tuple(command)
-        try:
-            make_folder(self.folder)
-        except OSError as error:
-            raise UsageError(f"--state: {folder} cannot be used: {error.strerror}") from error
+        self.folder, self.command = note_folder(folder), tuple(command)
 
     def drain(self, node: str, reason: str) -> str:
         self._note(node, reason)
@@ -86,27 +84,12 @@ class Local:
         self._note(node, "")
         return f"{node} is noted as usable"
 
-    def replace(self, node: str, key: str, reason: str) -> str:
+    def replace(self, node: str, key: str, need: Need) -> str:
         """The command runs on after us. The lock that it inherits shows that it was started, even if we were killed before we
         wrote that down. Another host's supervisor does not know: the command is told the key."""
         if not self.command:
             raise HoldfastError("no replacement is requested: start an agent on another node, or use --replace-with")
-        fd = os.open(os.path.join(self.folder, f"replace-{_as_file(key)}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            if not locks.take(fd) or os.read(fd, 1):
-                return f"another node for {node} has been asked for already"
-            environ = {**os.environ, "HOLDFAST_REPLACES": node, "HOLDFAST_REPLACES_KEY": key}
-            try:
-                null = subprocess.DEVNULL
-                subprocess.Popen(
-                    self.command, env=environ, stdin=null, stdout=null, stderr=null, start_new_session=True, pass_fds=(fd,)
-                )
-            except OSError as error:
-                raise HoldfastError(f"--replace-with: {self.command[0]} cannot be started: {error.strerror}") from error
-            os.write(fd, b"started\n")
-        finally:
-            os.close(fd)
-        return f"another node for {node} was asked for: {' '.join(self.command)}"
+        return asked_by_command(self.folder, self.command, node, key, need)
 
     def _drained(self) -> dict[str, str]:
         try:
@@ -126,6 +109,40 @@ class Local:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(f"{path}.new", path)
+
+
+def note_folder(folder: str) -> str:
+    """Where it is noted which commands were started. UsageError: it cannot be kept there."""
+    notes = os.path.join(folder, "local")
+    try:
+        make_folder(notes)
+    except OSError as error:
+        raise UsageError(f"--state: {folder} cannot be used: {error.strerror}") from error
+    return notes
+
+
+def asked_by_command(folder: str, command: Sequence[str], node: str, key: str, need: Need) -> str:
+    """Start the command that brings another node, once for each key. It reads the reason as JSON from its standard input."""
+    fd = os.open(os.path.join(folder, f"replace-{_as_file(key)}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if not locks.take(fd) or os.read(fd, 1):
+            return f"another node for {node} has been asked for already"
+        environ = {**os.environ, "HOLDFAST_REPLACES": node, "HOLDFAST_REPLACES_KEY": key}
+        told = json.dumps({"node": node, "key": key, **to_plain(need)}).encode() + b"\n"
+        try:
+            with open(os.memfd_create("reason"), "w+b") as reason:
+                reason.write(told)
+                reason.seek(0)
+                null = subprocess.DEVNULL
+                subprocess.Popen(
+                    command, env=environ, stdin=reason, stdout=null, stderr=null, start_new_session=True, pass_fds=(fd,)
+                )
+        except OSError as error:
+            raise HoldfastError(f"--replace-with: {command[0]} cannot be started: {error.strerror}") from error
+        os.write(fd, b"started\n")
+    finally:
+        os.close(fd)
+    return f"another node for {node} was asked for: {' '.join(command)}"
 
 
 def _as_file(key: str) -> str:

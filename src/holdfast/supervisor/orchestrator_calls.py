@@ -45,11 +45,11 @@ class Calls:
         try:
             match call.verb:
                 case CallVerb.DRAIN:
-                    ok, text = True, self.orchestrator.drain(call.target, call.reason)
+                    ok, text = True, self.orchestrator.drain(call.target, call.need.reason)
                 case CallVerb.UNCORDON:
-                    ok, text = True, self.orchestrator.uncordon(call.target, call.reason)
+                    ok, text = True, self.orchestrator.uncordon(call.target, call.need.reason)
                 case CallVerb.REPLACE:
-                    ok, text = True, self.orchestrator.replace(call.target, call.task, call.reason)
+                    ok, text = True, self.orchestrator.replace(call.target, call.task, call.need)
         except (HoldfastError, OSError) as error:
             ok, text = False, str(error)
         except Exception as error:  # a defect in an adapter is a call that has failed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.core.errors import HoldfastError
+from holdfast.supervisor.fleet.messages import Need
 
 
 class OrchestratorSuite:
@@ -44,16 +45,16 @@ class OrchestratorSuite:
         first = self.names[0]
         if not self.replaces:
             try:
-                orchestrator.replace(first, "1-1.replace", "its fan is loud")
+                orchestrator.replace(first, "1-1.replace", Need(reason="its fan is loud"))
             except HoldfastError as error:
                 assert error.hint
             else:
                 raise AssertionError("it cannot replace a node, and does not say so")
             return
-        orchestrator.replace(first, "1-1.replace", "its fan is loud")
+        orchestrator.replace(first, "1-1.replace", Need(reason="its fan is loud"))
         self.has_come()
         for key in ("1-1.replace", "1-1.replace", "1-2.replace"):
-            orchestrator.replace(first, key, "its fan is loud")
+            orchestrator.replace(first, key, Need(reason="its fan is loud"))
         assert self.asked_for(2) == 2
 
     def has_come(self) -> None:

@@ -81,6 +81,8 @@ def _everything(fleet: FleetState, now: float) -> Iterator[Story]:
     yield "its agent reports no ranks", [(_stands(fleet, IT), now)], now
     yield "its agent finds it unfit", [(_stands(fleet, IT, unfit="its fan"), now)], now
     yield "the job runs its next round elsewhere", [(_stands(fleet, OTHER, ranks=1, round=fleet.jobs[JOB].round + 1), now)], now
+    if fleet.jobs[JOB].least == 1:
+        yield "the job needs all its nodes", [(_stands(fleet, OTHER, ranks=1, least=2), now)], now
     yield "an operator drains it", [(Asked(ask=1, wish=Wish.DRAIN, node=IT, reason="told to"), now)], now
     yield "an operator uncordons it", [(Asked(ask=1, wish=Wish.UNCORDON, node=IT, reason="told to"), now)], now
     if known:
@@ -110,7 +112,7 @@ TROUBLES: dict[str, dict[str, object]] = {
 }
 
 
-def _stands(fleet: FleetState, node: str, *, ranks: int = 0, unfit: str = "", round: int = 0) -> Said:
+def _stands(fleet: FleetState, node: str, *, ranks: int = 0, unfit: str = "", round: int = 0, least: int = 0) -> Said:
     job = fleet.jobs.get(JOB)
     return Said(
         message=Standing(
@@ -124,6 +126,7 @@ def _stands(fleet: FleetState, node: str, *, ranks: int = 0, unfit: str = "", ro
             ranks=(RankSaid(rank=0, local_rank=0, state="running"),) * ranks,
             members=(IT, OTHER) if node == OTHER else None,
             unfit=unfit,
+            least=least or (job.least if job is not None else 1),
         )
     )
 
@@ -169,7 +172,8 @@ def _swap(fleet: FleetState) -> str:
 def _state(fleet: FleetState) -> tuple[object, ...]:
     node, swap = fleet.nodes[IT], fleet.swap_of(IT)
     behind = swap is not None and fleet.jobs[JOB].round > swap.round
-    return node.state, node.standing, node.by, bool(node.linked), _swap(fleet), behind, bool(fleet.open_deeds)
+    deeds, least = bool(fleet.open_deeds), fleet.jobs[JOB].least
+    return node.state, node.standing, node.by, bool(node.linked), _swap(fleet), behind, deeds, least
 
 
 STATES, SWAPS = tuple(NodeState), (SWAP, *SwapStep)

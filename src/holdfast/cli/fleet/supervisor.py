@@ -44,7 +44,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     many = "a limit of the policy google; may be repeated"
     parser.add_argument("--policy-option", action="append", default=[], metavar="NAME=VALUE", help=many)
     parser.add_argument("--orchestrator", default="local", metavar="NAME", help=f"{who} (default: %(default)s)")
-    parser.add_argument("--replace-with", default="", metavar="COMMAND", help="local: what starts another node's agent")
+    starts = "local, slurm: starts another node's agent; reads the reason as JSON"
+    parser.add_argument("--replace-with", default="", metavar="COMMAND", help=starts)
     parser.add_argument(
         "--lease", type=float, default=LEASE_S, metavar="S", help="silence that makes a node lost (%(default)g)"
     )

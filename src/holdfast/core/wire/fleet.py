@@ -82,6 +82,8 @@ class SwapStep(StrEnum):
     EXCLUDE = "exclude"
     DRAIN = "drain"
     REPLACE = "replace"
+    AWAIT = "await"
+    """Of an act `replace`: its job needs the node until another is there. Then the job excludes it."""
     WATCH = "watch"
 
 
@@ -96,6 +98,8 @@ class Act(StrEnum):
     SWAP = "swap"
     SHRINK = "shrink"
     """The job goes on without the node."""
+    REPLACE = "replace"
+    """No spare waits, and the job needs all its nodes: another is asked for, and the job waits for it."""
     STOP = "stop"
     UNCORDON = "uncordon"
     """An operator's, as the next two."""
@@ -323,9 +327,17 @@ class Swap(Value):
     round: int = 0
     """Round in which the node had ranks."""
     step: SwapStep = SwapStep.EXCLUDE
-    """exclude · drain · replace · watch"""
+    """exclude · drain · replace · await · watch"""
     replaces: bool = False
     """True: the scheduler is asked for another node."""
+    awaits: bool = False
+    """True: its job cannot go on without it until another node is there."""
+    tries: int = 0
+    """How often its job was ordered to exclude it, in vain."""
+    asked: str = ""
+    """What the scheduler has answered, asked for another node. Empty: it was not asked, or has not answered."""
+    is_granted: bool = False
+    """Whether that was a yes."""
 
 
 class Deed(Value):
@@ -341,7 +353,7 @@ class Deed(Value):
     """The observation, in words."""
     policy: str
     act: str
-    """none · restart-workers · restart-job · swap · shrink · stop; an operator's: uncordon · restart · stop · inject"""
+    """none · restart-workers · restart-job · swap · shrink · replace · stop; operators': uncordon · restart · stop · inject"""
     reason: str
     done: tuple[str, ...] = ()
     """The steps that were carried out."""

@@ -26,6 +26,7 @@ from lightkube.types import PatchType
 
 from holdfast.core.errors import HoldfastError
 from holdfast.integrations.kubernetes.api import ACCOUNT
+from holdfast.supervisor.fleet.messages import Need
 from holdfast.supervisor.orchestrator import ASK_S
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Adapter:
         others = f", as far as we are concerned: {why}" if (why := _unusable(found)) else ""
         return f"Kubernetes gives {node} work again{others}"
 
-    def replace(self, node: str, key: str, reason: str) -> str:
+    def replace(self, node: str, key: str, need: Need) -> str:
         with Api(self.step_s) as api:
             there = api.pods(node)
             found = api.change(node, lambda found: _noted(found, key, [pod.metadata.uid for pod in there]))

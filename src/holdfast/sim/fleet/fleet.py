@@ -7,6 +7,7 @@ over from the other. Hosts are killed, lose power, hang, are cut off, and their 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.core.wire.fleet import Act, HeldBy, NodeState
@@ -41,6 +42,8 @@ class FleetWorld(Scene):
         self.failed: set[str] = set()  # Nodes of which a rank has failed.
         self.wrong: list[str] = []  # Broken promises.
         self.lives = 0
+        self.gives, self.gives_s = True, 10.0
+        """Whether the orchestrator gives another node where a job waits for one, and after how long."""
         self.hosts: dict[str, SimReporter] = {}
         self.job = SimJob(self.timeline, size, least, self.hosts, self.round_formed)
         self.processes: dict[str, SimSupervisor] = {}  # Supervisors that live, by their endpoints.
@@ -141,14 +144,16 @@ class FleetWorld(Scene):
         def happen() -> None:
             match call.verb:
                 case "drain":
-                    self.drained[call.target] = call.reason
+                    self.drained[call.target] = call.need.reason
                 case "uncordon":
                     self.drained.pop(call.target, None)
-                case "replace" if call.task not in self.keys:
+                case "replace" if self.gives and call.task not in self.keys:
                     self.keys.add(call.task)
                     self.replaced.append(call.target)
+                    if call.need.is_urgent:
+                        self.timeline.after(self.gives_s, partial(self.boot, f"m{len(self.replaced)}"))
             if caller.alive and self.rng.random() > 0.05:
-                caller.host.see(Called(task=call.task, ok=True, text=f"{call.verb}: done"))
+                caller.host.see(Called(task=call.task, ok=self.gives or call.verb != "replace", text=f"{call.verb}: done"))
 
         self.timeline.after(self.rng.uniform(0.001, 2.0), happen)
 
@@ -166,14 +171,19 @@ class FleetWorld(Scene):
             return [*wrong, "no supervisor leads"]
         wrong += [f"the swap of {swap.node} is not over ({swap.step})" for swap in self.swaps]
         wrong += [f"it is not known what came of {deed}" for deed in self.deeds() if not deed.outcome]
-        taken = [deed for deed in self.deeds() if deed.act in (Act.SWAP, Act.SHRINK)]
+        deeds = [deed for deed in self.deeds() if " is back: " not in deed.outcome]
+        taken = [deed for deed in deeds if deed.act in (Act.SWAP, Act.SHRINK, Act.REPLACE)]
         wrong += [f"{deed.node} was taken out without a cause: {deed}" for deed in taken if deed.node not in self.guilty]
         for name in {deed.node for deed in taken}:
             wrong += self._check_taken(name, sum(deed.node == name and result(deed) != Result.IN_VAIN for deed in taken))
         alive = [name for name, host in self.hosts.items() if host.alive]
         wrong += [f"{name} lives and is lost" for name in alive if self.node(name).state == NodeState.LOST]
-        wrong += [f"{name} was replaced twice" for name in set(self.replaced) if self.replaced.count(name) > 1]
-        return wrong
+        return wrong + [f"{name} was replaced twice" for name in set(self.replaced) if self._is_excessive(name)]
+
+    def _is_excessive(self, name: str) -> bool:
+        """Whether nodes were asked for in its place more often than there was a reason."""
+        tries = [1 + sum("exclude: " in step for step in deed.done) for deed in self.deeds() if deed.node == name]
+        return self.replaced.count(name) > sum(tries)
 
     def _check_taken(self, name: str, times: int) -> list[str]:
         """What is wrong about a node that was taken out so often."""

@@ -228,7 +228,7 @@ class SimReporter(Process):
             state="running" if place >= 0 else "joining",
             round=job.round,
             ranks=(RankSaid(rank=place, local_rank=0, state="running"),) if place >= 0 else (),
-            spare_because="" if place >= 0 else "there are enough",
+            spare_because="there are enough" if place < 0 and job.ranks else "",
             least=job.least,
             members=tuple(job.members) if job.coordinator == self.name else None,
         )

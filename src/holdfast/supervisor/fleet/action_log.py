@@ -39,6 +39,10 @@ class ActionLog:
     def about(self, *, node: str = "", job: str = "") -> list[Deed]:
         return [deed for deed in self.deeds.values() if (node and deed.node == node) or (job and deed.job == job)]
 
+    def trouble(self, id: str) -> str:
+        """The trouble that a deed is about. Empty: the deed is forgotten."""
+        return self.deeds[id].trouble if id in self.deeds else ""
+
     def fresh_id(self) -> str:
         """An id that no deed of any life of the supervisor has."""
         self._count += 1
@@ -58,7 +62,9 @@ class ActionLog:
 
     def note(self, id: str, step: str) -> list[Action]:
         deed = self.deeds.get(id)
-        return self.write(replace(deed, done=(*deed.done, step))) if deed is not None else []
+        if deed is None or deed.done[-1:] == (step,):
+            return []
+        return self.write(replace(deed, done=(*deed.done, step)))
 
     def close(self, id: str, outcome: str, at_unix: float) -> list[Action]:
         """It is known what came of it. The first word is the last."""

@@ -25,6 +25,7 @@ def answered(fleet: FleetState, task: str, ok: bool, text: str, now: float) -> l
     if not awaited:
         return begun
     id, _, verb = task.rpartition(".")
+    verb = verb.rstrip("0123456789")  # an order that was refused has another id when it is given again
     if id in fleet.open_swaps:
         return begun + swap_steps.answered(fleet, id, verb, ok, text, now)
     if verb == Verb.INJECT:
@@ -36,7 +37,7 @@ def due(fleet: FleetState, now: float) -> list[Action]:
     """Tasks were not answered in time."""
     late, actions = fleet.queues.expire(now)
     for task in late:
-        id, _, verb = task.rpartition(".")
+        id, _, verb = task.rstrip("0123456789").rpartition(".")
         if id in fleet.open_swaps:
             actions += swap_steps.unanswered(fleet, id, verb, now)
         elif id in fleet.open_deeds:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from holdfast.core.machine import NEVER, Action, Say
 from holdfast.core.value import replace
-from holdfast.core.wire.fleet import Act, Deed, Heard, HeldBy, NodeState, Swap, Trouble, TroubleKind, Verb
+from holdfast.core.wire.fleet import Act, Deed, Heard, HeldBy, NodeState, Swap, SwapStep, Trouble, TroubleKind, Verb
 from holdfast.supervisor.fleet import swap_steps
 from holdfast.supervisor.fleet.job import FleetJob
 from holdfast.supervisor.fleet.messages import InVain, Tell
@@ -45,19 +45,13 @@ def case_of(fleet: FleetState, trouble: str, node: str, job_name: str, what: str
         node=node,
         job=job_name,
         what=what,
-        spares=_spares(fleet, job, node),
+        spares=tuple(fleet.spares(job, node)),
         nodes=len(job.ranked) + (node not in job.ranked),
         least=job.least,
+        takes_orders=not job.is_watched,
         limits=job.limits,
         goes_on=is_out and trouble in (TroubleKind.DEVICE, TroubleKind.UNFIT, TroubleKind.OPERATOR),
     )
-
-
-def _spares(fleet: FleetState, job: FleetJob, node: str) -> tuple[str, ...]:
-    """Nodes that may take the node's place in the job."""
-    taken = {node, *fleet.promised}
-    waiting = [name for name in (fleet.nodes if job.is_watched else job.spares) if name not in taken]
-    return tuple(name for name in waiting if fleet.nodes[name].spares_for(job.name, is_watched=job.is_watched))
 
 
 def consider(fleet: FleetState, case: Case, now: float) -> list[Action]:
@@ -96,7 +90,7 @@ def _do(fleet: FleetState, deed: Deed, case: Case, choice: Choice, now: float) -
     match choice.act:
         case Act.NONE:
             return fleet.close(deed.id, "nothing was to be done", now)
-        case Act.SWAP | Act.SHRINK:
+        case Act.SWAP | Act.SHRINK | Act.REPLACE:
             by = HeldBy.OPERATOR if case.trouble == TroubleKind.OPERATOR else HeldBy.POLICY
             return swap_steps.begin(fleet, _swap(deed, case, choice, round), by, now)
         case Act.RESTART_WORKERS if case.handled:
@@ -117,8 +111,18 @@ def _round_of(fleet: FleetState, case: Case) -> int:
 
 def _swap(deed: Deed, case: Case, choice: Choice, round: int) -> Swap:
     spare = case.spares[0] if choice.act == Act.SWAP and case.spares and not case.goes_on else ""
-    replaces = len(case.spares) < 2
-    return Swap(id=deed.id, node=case.node, job=case.job, reason=case.what, spare=spare, round=round, replaces=replaces)
+    awaits = choice.act == Act.REPLACE
+    return Swap(
+        id=deed.id,
+        node=case.node,
+        job=case.job,
+        reason=case.what,
+        spare=spare,
+        round=round,
+        step=SwapStep.DRAIN if awaits else SwapStep.EXCLUDE,
+        replaces=awaits or len(case.spares) < 2,
+        awaits=awaits,
+    )
 
 
 def _leave_to_agents(fleet: FleetState, deed: Deed, case: Case, round: int, now: float) -> list[Action]:
@@ -181,10 +185,10 @@ def due(fleet: FleetState, now: float) -> list[Action]:
 
 
 def failed(fleet: FleetState, id: str, text: str, now: float) -> list[Action]:
-    """An act has not helped: ask the policy for the next one. What an operator ordered is left at that."""
+    """An act has not helped: ask the policy for the next one. What an operator ordered of a job is left at that."""
     waits, deed = fleet.open_deeds.pop(id, None), fleet.action_log.deeds[id]
     actions = fleet.close(id, f"in vain: {text}", now)
-    if deed.trouble == TroubleKind.OPERATOR:
+    if deed.trouble == TroubleKind.OPERATOR and not deed.node:
         return actions
     case = case_of(fleet, deed.trouble, deed.node, deed.job, deed.seen)
     if waits is not None:  # the spares are counted anew: one may have been promised to another node meanwhile

@@ -72,6 +72,17 @@ class CallVerb(StrEnum):
     REPLACE = "replace"
 
 
+class Need(Value):
+    """Why another node is asked for."""
+
+    reason: str
+    job: str = ""
+    trouble: str = ""
+    """A `TroubleKind`."""
+    is_urgent: bool = False
+    """Its job stands, or will, until the other node is there."""
+
+
 class Call(Action):
     """Call the orchestrator, in a thread; `Called` follows, or never."""
 
@@ -80,7 +91,7 @@ class Call(Action):
     verb: CallVerb
     target: str
     """A node."""
-    reason: str
+    need: Need
 
 
 class Reply(Action):

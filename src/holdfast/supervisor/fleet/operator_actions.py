@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from holdfast.core.machine import Action
 from holdfast.core.value import replace
-from holdfast.core.wire.fleet import Act, NodeState, TroubleKind, Verb
-from holdfast.supervisor.fleet import deeds
-from holdfast.supervisor.fleet.messages import Asked, CallVerb, Reply, Wish
+from holdfast.core.wire.fleet import Act, NodeState, SwapStep, TroubleKind, Verb
+from holdfast.supervisor.fleet import awaiting, deeds
+from holdfast.supervisor.fleet.messages import Asked, CallVerb, Need, Reply, Wish
 from holdfast.supervisor.fleet.policies.case import Case, Choice
 from holdfast.supervisor.fleet.state import FleetState
 
@@ -31,13 +31,15 @@ def _drain(fleet: FleetState, asked: Asked, now: float) -> list[Action]:
     if node is None:
         return _refuse(asked.ask, f"no node {name} has ever been heard of")
     if node.standing in (NodeState.DRAINING, NodeState.UNFIT):
-        return _refuse(asked.ask, f"{name} is {node.standing} already: {node.reason}")
+        waits = f"; it waits for {text}" if (text := awaiting.wanted_by(fleet, node=name)) else ""
+        return _refuse(asked.ask, f"{name} is {node.standing} already: {node.reason}{waits}")
     if not fleet.is_settled(now):
         return _too_early(fleet, asked.ask)
     worked = sorted({report.job for report in node.reports.values() if report.job})
     case = deeds.case_of(fleet, TroubleKind.OPERATOR, name, worked[0] if worked else "", asked.reason)
     done = deeds.consider(fleet, case, now)
-    told = f"{name} is {node.state}: `holdfast why {name}` tells what comes of it"
+    waits = f" and gets no more work; it waits for {text}" if (text := awaiting.wanted_by(fleet, node=name)) else ""
+    told = f"{name} is {node.state}{waits}: `holdfast why {name}` tells what comes of it"
     return [*done, *fleet.keep(node, now), Reply(ask=asked.ask, ok=True, text=told)]
 
 
@@ -48,14 +50,17 @@ def _uncordon(fleet: FleetState, asked: Asked, now: float) -> list[Action]:
         return _refuse(asked.ask, f"no node {name} has ever been heard of")
     if node.standing == NodeState.FIT:
         return _refuse(asked.ask, f"nothing is held against {name}")
-    if (swap := fleet.swap_of(name)) is not None:
+    swap, actions = fleet.swap_of(name), list[Action]()
+    if swap is not None and swap.step == SwapStep.AWAIT:
+        actions += awaiting.given_up(fleet, swap, f"an operator lets {name} stay: {reason}", now)
+    elif swap is not None:
         return _refuse(asked.ask, f"{name} is just being drained ({swap.step}): wait for the end of it")
     node.pardon(reason, fleet.unix(now))
     case = Case(trouble=TroubleKind.OPERATOR, node=name, job="", what=reason)
     deed = deeds.new_deed(fleet, case, Choice(act=Act.UNCORDON, reason="an operator wants it"), now)
     own = node.reason
-    actions = [*fleet.action_log.write(deed), *fleet.keep(node, now, "" if own else reason)]
-    actions += fleet.call(deed.id, CallVerb.UNCORDON, name, reason, now)
+    actions += [*fleet.action_log.write(deed), *fleet.keep(node, now, "" if own else reason)]
+    actions += fleet.call(deed.id, CallVerb.UNCORDON, name, Need(reason=reason), now)
     for index, job in enumerate(fleet.jobs.values()):
         if speaker := next(filter(fleet.is_linked, job.speakers(but="")), ""):
             order = fleet.order(f"{deed.id}.{index}.readmit", Verb.READMIT, reason, target=name)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from holdfast.core.machine import NEVER, Action
 from holdfast.core.value import Value, replace
-from holdfast.core.wire.fleet import Deed, Heed, JobKept, NodeKept, NodeState, Order, Swap, Trouble, Verb
+from holdfast.core.wire.fleet import Deed, Heed, JobKept, NodeKept, NodeState, Order, Swap, SwapStep, Trouble, Verb
 from holdfast.supervisor.change_log import ChangeLog
 from holdfast.supervisor.fleet.action_log import ActionLog
 from holdfast.supervisor.fleet.job import FleetJob
-from holdfast.supervisor.fleet.messages import Call, CallVerb, Keep, Tell
+from holdfast.supervisor.fleet.messages import Call, CallVerb, Keep, Need, Tell
 from holdfast.supervisor.fleet.node import FleetNode
 from holdfast.supervisor.fleet.policies.case import Case, Policy
 from holdfast.supervisor.fleet.queues import Queues, Task
@@ -69,6 +69,10 @@ class OpenSwap(Value):
     """How often all of them were."""
     look_at: float = NEVER
     """When to look again."""
+    ask_at: float = 0.0
+    """When the scheduler may be asked again for another node."""
+    exclude_at: float = 0.0
+    """When the job may be asked again to do without the node."""
     is_settled: bool = False
     """A round without the node has run for long enough that all its nodes have reported."""
 
@@ -163,6 +167,12 @@ class FleetState:
     def swap_of(self, node: str) -> Swap | None:
         return next((one.swap for one in self.open_swaps.values() if one.swap.node == node), None)
 
+    def spares(self, job: FleetJob, node: str = "") -> list[str]:
+        """Nodes that may take a node's place in the job, or anybody's: nothing is held against them, and nobody has them."""
+        taken = {node, *self.promised}
+        waiting = [name for name in (self.nodes if job.is_watched else job.spares) if name not in taken]
+        return [name for name in waiting if self.nodes[name].spares_for(job.name, is_watched=job.is_watched)]
+
     @property
     def promised(self) -> set[str]:
         """Spares that are to take over somewhere."""
@@ -197,7 +207,14 @@ class FleetState:
         """Store a swap that begins, or its next step."""
         known = self.open_swaps.get(swap.id)
         self.open_swaps[swap.id] = replace(known, swap=swap) if known is not None else open_swap(swap, now)
+        self.changes.mark("jobs", swap.job)
         return Keep(table="swaps", key=swap.id, value=swap)
+
+    def strike(self, swap: Swap) -> Action:
+        """A swap is over, or given up."""
+        del self.open_swaps[swap.id]
+        self.changes.mark("jobs", swap.job)
+        return Keep(table="swaps", key=swap.id, value=None)
 
     def heed(self, reporter: str) -> Tell:
         """Tell a reporter that it is known, and by what lease."""
@@ -213,9 +230,9 @@ class FleetState:
         host = self.reporters.get(reporter, reporter)
         return self.queues.push(Task(id=order.order, host=host, action=Tell(node=reporter, message=order)), now)
 
-    def call(self, id: str, verb: CallVerb, node: str, reason: str, now: float) -> list[Action]:
-        """Queue a call of the orchestrator about a node."""
-        call = Call(task=f"{id}.{verb}", verb=verb, target=node, reason=reason)
+    def call(self, id: str, verb: CallVerb, node: str, need: Need, now: float, tries: int = 0) -> list[Action]:
+        """Queue a call of the orchestrator about a node. `tries`: it is another one than before, and no repetition."""
+        call = Call(task=f"{id}.{verb}{tries or ''}", verb=verb, target=node, need=need)
         return self.queues.push(Task(id=call.task, host=f"orchestrator {node}", action=call), now)
 
     def close(self, id: str, outcome: str, now: float) -> list[Action]:
@@ -229,4 +246,4 @@ TAKEOVER_S = 300.0
 
 def open_swap(swap: Swap, now: float) -> OpenSwap:
     """A swap that begins, or goes on in another life of the supervisor."""
-    return OpenSwap(swap=swap, until=now + TAKEOVER_S)
+    return OpenSwap(swap=swap, until=NEVER if swap.step == SwapStep.AWAIT else now + TAKEOVER_S)

@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.core.value import Value, to_plain
 from holdfast.core.wire.fleet import Deed, JobLife, NodeRecord, RankSaid, ReporterState, Standing, Swap
+from holdfast.supervisor.fleet import awaiting
 from holdfast.supervisor.fleet.job import FleetJob
 from holdfast.supervisor.fleet.node import FleetNode
 from holdfast.supervisor.fleet.state import FleetState
@@ -17,6 +18,9 @@ from holdfast.supervisor.snapshot import DEEDS
 
 SILENT = "silent"
 """State of a job of which no agent is heard, and no end is known."""
+
+WAITING = "waiting"
+"""State of a job whose ranks cannot run until another node is there."""
 
 HISTORY = 20
 """Changes of a node in a list of all nodes; asked about by itself it tells all."""
@@ -47,7 +51,7 @@ class Job(Value):
 
     name: str
     state: str
-    """running · joining, stopping and the like, from its newest node · ended · silent (no agent of it reports)"""
+    """running · waiting (for another node) · joining, stopping and the like, from its newest node · ended · silent"""
     round: int
     attempt: int
     """Restarts of its ranks so far."""
@@ -60,7 +64,7 @@ class Job(Value):
     spares: tuple[str, ...]
     """Nodes that wait for a place."""
     waits: str
-    """Why its nodes wait for a coordinator, and what a person can do. Empty: they have one."""
+    """What it waits for, and what ends that: another node, or a coordinator. Empty: for nothing."""
     ranks: int
     """Of its newest round."""
     lives: tuple[JobLife, ...]
@@ -272,20 +276,21 @@ def node(known: FleetNode, history: int = HISTORY) -> Node:
     )
 
 
-def job(known: FleetJob) -> Job:
+def job(fleet: FleetState, known: FleetJob) -> Job:
     """One job."""
     here = [report for report in known.reports.values() if report.state != ReporterState.ENDED]
     newest = [report for report in here if report.round == known.round]
+    wanted = f"for {text}" if (text := awaiting.wanted_by(fleet, job=known.name)) else ""
     return Job(
         name=known.name,
-        state=_state(known, newest or here),
+        state=WAITING if wanted and not known.is_running else _state(known, newest or here),
         round=known.round or (known.lives[-1].round if known.lives else 0),
         attempt=max((report.attempt for report in newest), default=known.lives[-1].attempt if known.lives else 0),
         outcome="" if here else known.outcome,
         least=known.least,
         nodes=tuple(sorted(known.ranked)),
-        spares=tuple(sorted(report.name for report in here if report.spare_because)),
-        waits=next((report.waits for report in here if report.waits), ""),
+        spares=tuple(sorted(fleet.spares(known))),
+        waits=wanted or next((report.waits for report in here if report.waits), ""),
         ranks=sum(len(report.ranks) for report in newest),
         lives=tuple(known.lives),
     )
@@ -328,7 +333,7 @@ def _part(known: FleetState, at_unix: float, nodes: Iterable[str], jobs: Iterabl
         "version": known.changes.version,
         "at_unix": at_unix,
         "nodes": tuple(node(known.nodes[name]) for name in nodes if name in known.nodes),
-        "jobs": tuple(job(known.jobs[name]) for name in jobs if name in known.jobs),
+        "jobs": tuple(job(known, known.jobs[name]) for name in jobs if name in known.jobs),
         "swaps": tuple(one.swap for one in known.open_swaps.values()),
         "deeds": tuple(known.action_log.deeds[id] for id in deeds if id in known.action_log.deeds),
         "totals": tuple(

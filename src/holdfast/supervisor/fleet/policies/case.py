@@ -31,6 +31,8 @@ class Case(Value):
     """Nodes of the job on which ranks run."""
     least: int = 1
     """A round of the job needs so many."""
+    takes_orders: bool = True
+    """Its ranks' launcher is told by us what to do. Stock torchrun is not."""
     handled: bool = True
     """The job's own policy restarts the ranks where its budget allows it."""
     round: int = 0
@@ -47,7 +49,12 @@ class Case(Value):
     @property
     def can_shrink(self) -> bool:
         """Whether the job could go on without the node, and without another in its place."""
-        return self.nodes - 1 >= self.least
+        return self.takes_orders and self.nodes - 1 >= self.least
+
+    @property
+    def is_of_the_node(self) -> bool:
+        """Whether it is about the node, and not about what its ranks do."""
+        return self.trouble in HARDWARE or self.trouble == TroubleKind.OPERATOR
 
 
 class Choice(Value):

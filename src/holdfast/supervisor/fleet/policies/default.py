@@ -1,6 +1,6 @@
 """The policy `default`: a ladder. What costs least comes first, and what has not helped is not tried again for the same case.
 
-restart-workers ─▶ restart-job ─▶ swap ─▶ shrink ─▶ stop
+restart-workers ─▶ restart-job ─▶ swap ─▶ shrink ─▶ replace ─▶ stop
 a rank fails       3 in an hour   2 failures on one node in an hour;
                                   or at once: the node is lost, its hardware fails, its checks say so
 """
@@ -14,7 +14,7 @@ from holdfast.core.machine import NEVER
 from holdfast.core.value import Value
 from holdfast.core.wire.fleet import Act, Deed, TroubleKind
 from holdfast.supervisor.fleet.action_log import Result, result
-from holdfast.supervisor.fleet.policies.case import HARDWARE, SOFTWARE, Case, Choice
+from holdfast.supervisor.fleet.policies.case import SOFTWARE, Case, Choice
 
 HOUR_S = 3600.0
 
@@ -39,6 +39,7 @@ LADDER = (
     Rung(act=Act.RESTART_JOB, times=2, delay_s=5.0),
     Rung(act=Act.SWAP),
     Rung(act=Act.SHRINK),
+    Rung(act=Act.REPLACE),
     Rung(act=Act.STOP),
 )
 
@@ -50,6 +51,7 @@ WORDS = {
     Act.RESTART_WORKERS: "its job's own agents restart the ranks",
     Act.RESTART_JOB: "all ranks are restarted, on the same nodes",
     Act.SHRINK: "no spare waits: the job goes on with one node less",
+    Act.REPLACE: "no spare waits, and the job needs all its nodes: another is asked for, and the job waits for it",
     Act.STOP: "nothing else is left",
 }
 
@@ -80,11 +82,10 @@ class Default:
             delay_s = rung.delay_s * 2.0 ** (len(lately) - 1) if lately else 0.0
             words = f"{case.spares[0]} takes over" if rung.act == Act.SWAP else WORDS[rung.act]
             return Choice(act=rung.act, reason=f"{why}; {words}", delay_s=delay_s)
-        left = "no spare waits, and the job cannot be smaller: the node is left where it is"
-        return Choice(act=Act.NONE, reason=f"{why}; {left if first else 'what could be tried has been tried'}")
+        return Choice(act=Act.NONE, reason=f"{why}; what could be tried has been tried")
 
     def _first(self, case: Case, before: Sequence[Deed], now_unix: float) -> tuple[int, str]:
-        if case.trouble in HARDWARE or case.trouble == TroubleKind.OPERATOR:
+        if case.is_of_the_node:
             return 2, case.what
         lately = [deed for deed in before if deed.node == case.node and now_unix - deed.at_unix < HOUR_S]
         # What was done in vain was followed by another deed for the same failure.
@@ -100,6 +101,8 @@ def _possible(act: Act, case: Case) -> bool:
             return bool(case.spares)
         case Act.SHRINK:
             return case.can_shrink
+        case Act.REPLACE:
+            return case.is_of_the_node
         case Act.STOP:
             # Neither a drain nor a check means to end the job; ranks that fail end it by themselves.
             return case.trouble in SOFTWARE

@@ -9,6 +9,7 @@
 | | no spare, scaling on, failures above | shrink |
 | | no spare, otherwise | restart-job |
 | a restarted job is down for too long | scaling on | shrink |
+| | scaling off, and it is the node's doing | replace: another node is asked for, which Google's leaves to JobSet |
 
 Any Xid is the node's there, and the same node may break the job `max_workload_restarts` times before it goes. A limit is the
 operator's where he has given one, else the job's own, as its clients have told the host daemon, else the default.
@@ -42,8 +43,7 @@ class Google:
 
     def decide(self, case: Case, before: Sequence[Deed], now_unix: float) -> Choice:
         if case.trouble == TroubleKind.OPERATOR or not case.job:
-            act = Act.SWAP if case.spares or not case.job else Act.SHRINK
-            return Choice(act=act, reason=case.what)
+            return Choice(act=_out(case), reason=case.what)
         limits = self.limits(case)
         if case.trouble not in HARDWARE:
             restarts, allowed = self._in_job_restarts(before), limits["max_in_job_restarts"]
@@ -73,7 +73,15 @@ class Google:
             return Choice(act=Act.RESTART_JOB, reason=why)
         if Act.SHRINK not in case.in_vain and _may_shrink(case, limits):
             return Choice(act=Act.SHRINK, reason=f"{why}; the job does not run again, and may be smaller")
-        return Choice(act=Act.NONE, reason=f"{why}; a restart of the job has not helped")
+        act = Act.REPLACE if case.is_of_the_node else Act.NONE
+        return Choice(act=act, reason=f"{why}; a restart of the job has not helped")
+
+
+def _out(case: Case) -> Act:
+    """How an operator's node is taken out."""
+    if not case.job or (case.spares and Act.SWAP not in case.in_vain):
+        return Act.SWAP
+    return Act.SHRINK if case.can_shrink and Act.SHRINK not in case.in_vain else Act.REPLACE
 
 
 def _may_shrink(case: Case, limits: Mapping[str, int]) -> bool:

@@ -20,6 +20,7 @@ const LOOKS = {
   starting: "draining",
   new: "draining",
   joining: "draining",
+  waiting: "unfit",
   stopping: "draining",
   dying: "unfit",
   failed: "unfit",
@@ -47,6 +48,7 @@ const ACTS = {
   "restart-job": "restart job",
   swap: "swap node",
   shrink: "shrink job",
+  replace: "ask for a node",
   stop: "stop job",
 };
 export const actWords = (act) => ACTS[act] ?? act;
