@@ -512,3 +512,21 @@ def test_nodes_that_are_far_from_one_another_choose_a_successor_too(start: Start
     cluster.power_off("a")
     cluster.finish()
     assert len(leaders(cluster)) == 1 and [cluster.codes[place] for place in "bc"] == [0, 0]
+
+
+# --- many names ---------------------------------------------------------------------------------------------------------------
+
+
+def test_one_that_joins_under_many_names_has_one_say_and_its_silence_ends_no_mandate(start: Start) -> None:
+    cluster = start("abc", min_nodes=3, runs_s=60.0)
+    for name in "xyz":
+        cluster.start(name)
+        cluster.agents[name].links.place = "x"  # all come from one address
+    cluster.run_for(5.0)
+    node = cluster.agents["a"].node
+    assert isinstance(node, PeerElectedNode) and node.election.mandate is not None
+    assert node.election.mandate.bodies[0].size == 4, "a, b, c and one of the three"
+    for name in "xyz":
+        cluster.power_off(name)
+    cluster.run_for(10.0)
+    assert node.election.mandate is not None and rounds(cluster, "a") == ["abc"]

@@ -30,6 +30,7 @@ from holdfast.core.wire.messages import (
 from holdfast.core.wire.speakers import SPEAKERS, Speaker, objection
 from holdfast.rendezvous.coordinator import belief
 from holdfast.rendezvous.coordinator.belief import BELIEVED, believed
+from holdfast.rendezvous.rules import Unlinked
 from holdfast.runtime.net.codec import MESSAGES
 
 LONG = "x" * (1 << 20)
@@ -173,3 +174,30 @@ def test_a_reply_comes_from_a_node_that_was_asked() -> None:
     job.hear(Request(node="a", kind=RequestKind.CHECK, target="b", ask=5))
     assert job.hear(Reply(node="c", ask=1, text="all is well")) == []
     assert [reply.name for reply in job.hear(Reply(node="b", ask=1, text="it is ill"))] == ["b"]
+
+
+def reachable(node: str, endpoint: str, **said: Any) -> Join:
+    usual: dict[str, Any] = {"name": node, "addr": node, "master_port": 9, "nproc": 2, "role": "default"}
+    return Join(node=node, endpoint=endpoint, **{**usual, **said})
+
+
+def test_an_endpoint_is_one_node_s_as_long_as_its_link_stands() -> None:
+    job = Job("1:2")
+    job.hear(reachable("a", "a:1"))
+    job.hear(reachable("evil", "a:1"))
+    seats = job.machine.seats
+    assert (seats["a"].join.endpoint, seats["evil"].join.endpoint) == ("a:1", "")
+    job.see(Unlinked(node="a"))
+    job.hear(reachable("again", "a:1"))
+    assert seats["again"].join.endpoint == "a:1", "its agent was started again"
+
+
+def test_a_rank_that_this_coordinator_gave_to_another_is_nobody_else_s(job: Job) -> None:
+    lie = reachable("evil", "", round=1, group_rank=0)
+    assert heard(job, lie).group_rank is None
+    assert heard(job, reachable("a", "", round=1, group_rank=0)).group_rank == 0
+
+
+def test_one_that_takes_a_node_s_name_does_not_have_it_left_out(job: Job) -> None:
+    job.hear(reachable("evil", "", name="a", unhealthy="its GPU is lost"))
+    assert not job.machine.excluded and kinds(job.renew("a")) == ["Renewed"]

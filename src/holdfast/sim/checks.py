@@ -179,9 +179,10 @@ class Checks:
         until = self.scene.timeline.now + lasts_s + self.scene.job.lease_s + 2 * AFTERMATH_S
         self.stormy_until = max(self.stormy_until, until)
 
-    def _is_calm(self, *places: str) -> bool:
-        """Nothing was done to these that may still show."""
-        return max(self.stormy_until, *(self.troubled.get(place, 0.0) for place in places)) < self.scene.timeline.now
+    def _is_calm(self, *places: str, for_s: float = 0.0) -> bool:
+        """Nothing was done to these that may still show, nor might have `for_s` seconds ago."""
+        over_at = max(self.stormy_until, *(self.troubled.get(place, 0.0) for place in places))
+        return over_at < self.scene.timeline.now - for_s
 
     # --- rounds ---------------------------------------------------------------------------------------------------------
 
@@ -282,8 +283,8 @@ class Checks:
                 if self.scene.job.carries_on:
                     self._nobody_restarts_for_a_few(agent, job, decision, reason)
                     self._enough_have_succeeded(agent, job, decision, reason)
-            case NodeLost(name=name):
-                self._loss_has_a_cause(agent, name)
+            case NodeLost(name=name, silent_s=silent_s):
+                self._loss_has_a_cause(agent, name, silent_s)
 
     def _budget_is_kept(self, agent: Watched, job: Rendezvous) -> None:
         """A restart is spent by a failure and by nothing else, and never more than there are."""
@@ -384,9 +385,9 @@ class Checks:
         if self.scene.job.carries_on and health.healthy + health.succeeded < health.needed:
             raise Violation(f"{agent.place} lets round {job.round} go on with too few: {health}")
 
-    def _loss_has_a_cause(self, agent: Watched, name: str) -> None:
-        """No node is given up that has been well all the time."""
-        if self._is_calm(name, agent.place):
+    def _loss_has_a_cause(self, agent: Watched, name: str, silent_s: float) -> None:
+        """No node is given up that has been well all the time: when it fell silent, and since."""
+        if self._is_calm(name, agent.place, for_s=silent_s):
             raise Violation(f"{agent.place} gave up {name}, with which nothing was wrong")
 
     def transmitted(self, agent: Watched, message: Message) -> None:

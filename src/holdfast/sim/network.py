@@ -60,7 +60,7 @@ class Side:
     def up(self, *, ours: bool) -> None:
         """The link is there."""
         self.open, self.links.sides[self.link] = True, self
-        self.links.host.see(LinkUp(link=self.link, ours=ours))
+        self.links.host.see(LinkUp(link=self.link, ours=ours, peer="" if ours else self.other.links.place))
 
     def down(self, reason: str) -> None:
         """This end notices that the link is gone."""

@@ -20,7 +20,7 @@ lease than the mandate lasts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from signal import SIGTERM
 
 from holdfast.agent.group.machine import Group
@@ -79,7 +79,8 @@ class PeerElectedNode(ElectedNode):
     def __init__(self, group: Group, member: Member, succession: Succession, found: Found, *, patience_s: float) -> None:
         super().__init__(group, member, succession, found)
         self.patience_s = patience_s  # How long after its lease a node waits where an election can still be won.
-        self.guests: set[int] = set()  # Links that others opened to us.
+        self.guests: dict[int, str] = {}  # Links that others opened to us, and the address that each comes from.
+        self.came_from: dict[str, str] = {}  # Node → address, of those that have joined while we lead.
         self.since_round = 0  # The last round of our predecessor.
         self.keep_at = -NEVER
         self.line: tuple[str, ...] = ()  # Who comes after whom, as the mandate has been told last.
@@ -183,10 +184,10 @@ class PeerElectedNode(ElectedNode):
             own = self._for_the_succession(seen.link, seen.message, now)
             return super()._over_a_link(seen, now) if own is None else own
         match seen:
-            case LinkUp(link=link, ours=False):
-                self.guests.add(link)
+            case LinkUp(link=link, ours=False, peer=peer):
+                self.guests[link] = peer
             case LinkDown(link=link):
-                self.guests.discard(link)
+                self.guests.pop(link, None)
         out = [] if isinstance(seen, Tick) else self._elect(seen, now)
         return out + super()._over_a_link(seen, now)
 
@@ -207,7 +208,7 @@ class PeerElectedNode(ElectedNode):
             out = self._elect(Knocked(roster=message.roster, life=life), now)
         if self.server is None:
             return [*self._says_what_it_knows(link, message, now), *out, HangUp(link=link)]  # `out` may hang up, too
-        self._counted(message, now)
+        self._counted(message, self.guests[link], now)
         return None
 
     def _says_what_it_knows(self, link: int, message: Message, now: float) -> list[Action]:
@@ -292,7 +293,7 @@ class PeerElectedNode(ElectedNode):
 
     # --- leading ----------------------------------------------------------------------------------------------------------
 
-    def _counted(self, message: Message, now: float) -> None:
+    def _counted(self, message: Message, address: str, now: float) -> None:
         """What a member says tells also how loyal it is."""
         mandate = self.election.mandate
         assert self.server is not None and mandate is not None
@@ -301,7 +302,9 @@ class PeerElectedNode(ElectedNode):
                 self._renewed(seat, message, now)
         elif isinstance(message, Join):
             ours = message.life in ("", self.election.life)  # else both count something else
-            mandate.joined(message.endpoint, message.roster * ours, message.elector_of if ours else ())
+            self.came_from[message.node] = address
+            endpoint = self.server.rendezvous.seats.endpoint_of(message)
+            mandate.joined(endpoint, message.roster * ours, message.elector_of if ours else ())
 
     def _renewed(self, seat: Seat, renew: Renew, now: float) -> None:
         assert self.election.mandate is not None
@@ -365,10 +368,22 @@ class PeerElectedNode(ElectedNode):
         assert self.server is not None
         linked = {self.election.endpoint: True}
         seats = self.server.rendezvous.seats.in_order
-        may_vote = [seat for seat in seats if seat.join.endpoint and self._may_vote(seat)]
+        may_vote = self._one_for_each_address([seat for seat in seats if seat.join.endpoint and self._may_vote(seat)])
         for endpoint, is_linked in ((seat.join.endpoint, seat.linked) for seat in may_vote):
             linked[endpoint] = linked.get(endpoint, False) or is_linked  # two lives of one agent may have the same
         return without_absent(linked, self.election.state.setup.witness)
+
+    def _one_for_each_address(self, seats: Iterable[Seat]) -> Iterator[Seat]:
+        """Who has ranks, and of those that wait one of each address: a member may join under as many names as it likes, and
+        places in a round are few."""
+        assert self.server is not None
+        number, spares = self.server.rendezvous.round, {""}
+        for seat in seats:
+            if seat.ranks_in(number):
+                yield seat
+            elif (address := self.came_from.get(seat.join.node, "")) not in spares or not address:
+                spares.add(address)
+                yield seat
 
     def _from_election(self, actions: Iterable[Action], now: float) -> list[Action]:
         return super()._from_election(map(self._answered, actions), now)
@@ -392,6 +407,7 @@ class PeerElectedNode(ElectedNode):
         self.of_late = past
         self.since_round, self.noted, self.keep_at = self.server.rendezvous.round, (), now
         self.server.take_guests(self.guests)
+        self.came_from = {}
         if not reason:
             return out
         left = self.policy.restarts_left(now)

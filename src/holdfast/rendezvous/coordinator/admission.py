@@ -54,6 +54,9 @@ def of_itself(job: Job, join: Join, now: float) -> list[Action]:
     """A node knows best whether it is fit; but what others have against it stands."""
     if not join.unhealthy and join.name not in job.excluded:
         return []  # as nearly always
+    namesakes = (seat for node, seat in job.seats.items() if seat.name == join.name and node != join.node)
+    if any(seat.linked and seat.has_workers for seat in namesakes):
+        return []  # another node by that name has ranks, and is not what this one speaks of
     by, why = job.excluded.by(join.name), job.excluded.why(join.name)
     if join.unhealthy and (not by or (by == ExcludedBy.ITSELF and why != join.unhealthy)):
         return [job.exclude(join.name, join.unhealthy, ExcludedBy.ITSELF, now)]

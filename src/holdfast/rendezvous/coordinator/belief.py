@@ -65,11 +65,18 @@ def believed(job: Job, message: Message) -> Message | None:
 
 
 def _join(job: Job, join: Join) -> Join:
-    """A round that nobody can have reached is none."""
+    """A round that nobody can have reached is none, a rank that this coordinator gave to another is not its, and neither is an
+    endpoint at which another is."""
     most = job.round + ROUNDS_AHEAD
-    if join.round <= most and join.known_round <= most:
+    if join.round > most or join.known_round > most:
+        join = replace(join, round=0, known_round=0, group_rank=None)
+    given = job.seats.given
+    if given and join.round == job.round and join.group_rank is not None and given.get(join.node) != join.group_rank:
+        join = replace(join, group_rank=None)
+    if not join.endpoint:
         return join
-    return replace(join, round=0, known_round=0, group_rank=None)
+    endpoint = job.seats.endpoint_of(join)
+    return join if endpoint == join.endpoint else replace(join, endpoint=endpoint)
 
 
 def _as_it_is(job: Job, seat: Seat, message: Message) -> Message:
@@ -82,11 +89,15 @@ def _failed(job: Job, seat: Seat, said: Failed) -> Failed | None:
 
 
 def _stopped(job: Job, seat: Seat, said: Stopped) -> Stopped:
+    if not said.failures and not said.exited:
+        return said  # as thousands at once
     failures = _failures(job, seat, said.round, said.failures)
     return replace(said, failures=failures, exited=_exited(seat, said.round, said.exited))
 
 
 def _succeeded(job: Job, seat: Seat, said: Succeeded) -> Succeeded:
+    if not said.exited:
+        return said
     return replace(said, exited=_exited(seat, said.round, said.exited))
 
 

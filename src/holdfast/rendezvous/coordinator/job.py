@@ -196,7 +196,7 @@ class Job:
         self.phase, self.round, self.formed_at, self.attempt = Phase.RUNNING, number, now, self.restarts
         self.is_restart, self.has_lost_some = False, False
         self.gathering.expect_back(0)
-        self.seats.begin_round(len(places))
+        self.seats.begin_round(places)
         self.paces.begin_round()
         self.failures.begin_round(number)
         self.checkpoints = Checkpoints()

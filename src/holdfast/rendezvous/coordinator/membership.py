@@ -185,6 +185,8 @@ class Seats(dict[str, Seat]):
         self.tally = Tally()
         self.of_rank: dict[int | None, dict[str, Seat]] = {}
         """Where ranks are given: who brought which. Two have one only while the first one's link is broken."""
+        self.at_endpoint: dict[str, Seat] = {}  # Who can be reached where, and has its say by that name.
+        self.given: dict[str, int] = {}  # Node → group rank, in the last round that this coordinator has formed.
         self.look_at = NEVER
         """No lease is over before then. They are only ever renewed, so it is enough to look at them all at that time."""
         self.arrivals = 0
@@ -231,16 +233,28 @@ class Seats(dict[str, Seat]):
         if self.rules.ranks_given:
             self.of_rank.get(seat.join.wanted_rank, {}).pop(join.node, None)
             self.of_rank.setdefault(join.wanted_rank, {})[join.node] = seat
+        if seat.join.endpoint != join.endpoint and self.at_endpoint.get(seat.join.endpoint) is seat:
+            del self.at_endpoint[seat.join.endpoint]
+        if join.endpoint:
+            self.at_endpoint[join.endpoint] = seat
         seat.says(join)
+
+    def endpoint_of(self, join: Join) -> str:
+        """Where that node can be reached, as far as it is believed. Empty: another is there, whose link stands: one endpoint is
+        one process."""
+        other = self.at_endpoint.get(join.endpoint)
+        return "" if other is not None and other.linked and other.join.node != join.node else join.endpoint
 
     def stop(self, seat: Seat, stop: Stop) -> None:
         """A node is told to stop: from now on its lease counts, though one that had succeeded needed none."""
         seat.must_stop(stop)
         self.look_at = min(self.look_at, self.lease_ends(seat))
 
-    def begin_round(self, size: int) -> None:
-        """A round of so many forms."""
+    def begin_round(self, places: tuple[Place, ...]) -> None:
+        """A round of these forms."""
+        size = len(places)
         self.size, self.done_and_gone = size, 0
+        self.given = {given.node: given.group_rank for given in places}
         self.largest = max(self.largest, size)
 
     def resume(self, largest: int) -> None:
@@ -274,6 +288,8 @@ class Seats(dict[str, Seat]):
         self.done_and_gone += seat.state is SeatState.SUCCEEDED
         seat.impair(False)
         self.tally.moved(seat.state, None)
+        if self.at_endpoint.get(seat.join.endpoint) is seat:
+            del self.at_endpoint[seat.join.endpoint]
         self.of_rank.get(seat.join.wanted_rank, {}).pop(seat.join.node, None)
 
     def refusal(self, join: Join) -> Refused | None:
