@@ -25,6 +25,7 @@ from holdfast.agent.group.messages import (
     LookAtMemory,
     LookAtWorkers,
     OpenLogs,
+    RegroupWorkers,
     SignalWorkers,
     StartWorkers,
     Sweep,
@@ -305,8 +306,10 @@ class Agent:
                 self.agent_log.say(text, level)
             case OpenLogs(assigned=assigned):
                 return self.workers.open_logs(assigned)
-            case StartWorkers(assigned=assigned):
-                return self._start_workers(assigned)
+            case StartWorkers(assigned=assigned, kept=kept):
+                return self._start_workers(assigned, kept)
+            case RegroupWorkers(local_ranks=local_ranks):
+                self.workers.regroup(local_ranks)
             case SignalWorkers(local_ranks=local_ranks, signum=signum):
                 self.workers.signal(local_ranks, signum)
             case KillWorkers(local_ranks=local_ranks):
@@ -326,9 +329,9 @@ class Agent:
                 return self.store.perform(action)
         return []
 
-    def _start_workers(self, assigned: Assigned) -> list[Observation]:
+    def _start_workers(self, assigned: Assigned, kept: tuple[int, ...]) -> list[Observation]:
         self.lease.show()  # starting them may take longer than the lease lasts: others then go on
-        started = self.workers.start(assigned, self.node.lease_ends)
+        started = self.workers.start(assigned, self.node.lease_ends, kept)
         self.settle_at = self.host.now() + SETTLE_S
         return [*started, *self.components.begin_round(assigned, started)]
 

@@ -86,6 +86,7 @@ def group_of(config: RunConfig, join: Join, *, hosting: bool) -> Group:
         hosting=hosting,
         endpoint=config.rdzv_endpoint,
         backend=config.rdzv_backend,
+        regroup_s=config.regroup_timeout_s,
         grace_s=config.shutdown_timeout_s,
         term_grace_s=config.term_timeout_s,
         clean_stop_is_success=config.membership == Membership.FIXED,

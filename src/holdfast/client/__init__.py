@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from holdfast.client import control
 from holdfast.client.commit import NotCommitted, commit
+from holdfast.client.in_place.lives import Life, Regroup, lives, run_in_place
 from holdfast.client.record import record
 from holdfast.client.worker import this_worker
 
-__all__ = ["NotCommitted", "commit", "control", "heartbeat", "progress", "record", "section", "set_limits"]
+__all__ = [
+    "Life", "NotCommitted", "Regroup", "commit", "control", "heartbeat", "lives", "progress", "record", "run_in_place",
+    "section", "set_limits",
+]  # fmt: skip
 
 # Its methods themselves: a function around each would cost half as much again.
 heartbeat = this_worker.heartbeat

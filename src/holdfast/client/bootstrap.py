@@ -75,7 +75,8 @@ spare: ModuleType | None = None  # `client.spare`, in an interpreter that has be
 
 notebook: Notebook | None = None  # Notes which modules are loaded. None: nobody wants to know.
 
-_sleep: Callable[[int], None] | None = None  # Returns once REQUEST_COUNT is no longer what is given, or sooner.
+sleep_on: Callable[..., None] | None = None
+"""Returns once REQUEST_COUNT, or another word of the page, is no longer what is given, or sooner."""
 
 _error_file: str | None = None  # Where the error record is to go: absolute, since the script may change directory.
 
@@ -162,6 +163,13 @@ def running() -> None:
         words[layout.STATE] = layout.RUNNING
 
 
+def go_on(stash_at: str) -> None:
+    """This process is the worker of another round, by what its environment says. `stash_at`: as `stash`; empty: as it was."""
+    global stash
+    stash = stash_at or stash
+    running()
+
+
 def writer() -> Writer:
     """What writes into our page, for the script (`holdfast.client`) and for our hooks that watch it: there is but one."""
     global _writer
@@ -221,16 +229,16 @@ def _watch_script(hook: int, once_loaded: Mapping[str, Callable[[ModuleType], ob
 
 
 def _offer_collectives() -> None:
-    if _sleep is not None and words is not None:
+    if sleep_on is not None and words is not None:
         try:
-            load("_holdfast_collectives", "client", "collectives.py").offer(layout, lambda: words, _sleep)
+            load("_holdfast_collectives", "client", "collectives.py").offer(layout, lambda: words, sleep_on)
         except Exception:  # another version of torch, or no more threads are allowed
             return
 
 
 def _lock(libc: ctypes.CDLL, base: int) -> None:
     """Take the mutex of the page mapped at `base`, and tell the agent, who waits for that."""
-    global _sleep, _wake_agent
+    global sleep_on, _wake_agent
     import ctypes  # only workers with a page need it
 
     mutex = ctypes.c_void_p(base + layout.MUTEX * 8)
@@ -257,12 +265,12 @@ def _lock(libc: ctypes.CDLL, base: int) -> None:
         one = ctypes.c_int(1)
         return int(libc.syscall(ctypes.c_long(number), ctypes.c_void_p(address), ctypes.c_long(wake_code), one, None, None, 0))
 
-    def sleep(seen: int) -> None:
-        at, expected = ctypes.c_void_p(base + count_at), ctypes.c_uint32(seen)
+    def sleep(seen: int, word: int = layout.REQUEST_COUNT) -> None:
+        at, expected = ctypes.c_void_p(base + word * 8), ctypes.c_uint32(seen)
         libc.syscall(ctypes.c_long(number), at, ctypes.c_long(wait_code), expected, None, None, 0)
 
-    wake_code, wait_code, count_at = layout.FUTEX_WAKE, layout.FUTEX_WAIT, layout.REQUEST_COUNT * 8
-    _sleep = sleep
+    wake_code, wait_code = layout.FUTEX_WAKE, layout.FUTEX_WAIT
+    sleep_on = sleep
     wake(base + layout.LOCK_AT * 8)
     _wake_agent = lambda: wake(base + lock_at)
 

@@ -48,6 +48,7 @@ class Commit:
         self.path = os.path.abspath(path)  # the script may change its directory meanwhile
         self.job, self.round = os.environ.get("HOLDFAST_JOB", ""), os.environ.get("HOLDFAST_ROUND", "")
         self.folder, self.name = os.path.split(self.path)
+        self.life = _life()
         unique = f"{os.getpid()}.{os.urandom(4).hex()}"
         self.aside = os.path.join(self.folder, aside_name(self.name, self.job, self.round, unique))
 
@@ -66,6 +67,7 @@ class Commit:
         # In this order: what was listed while the lease was good cannot be a later life's.
         earlier = outdated(os.listdir(self.folder), self.name, self.job, self.round)
         self._await_lease()
+        self._see_that_it_is_the_same_life()
         for name in earlier:
             _take_away(os.path.join(self.folder, name))
         try:
@@ -88,9 +90,15 @@ class Commit:
     def _await_lease(self) -> None:
         gives_up_at = monotonic() + PATIENCE_S
         while not holds_lease():
+            self._see_that_it_is_the_same_life()
             if monotonic() > gives_up_at:
                 raise NotCommitted(f"{self.path} is not replaced: {_NO_RANK}; what was written is removed")
             sleep(PAUSE_S)
+
+
+    def _see_that_it_is_the_same_life(self) -> None:
+        if _life() != self.life:
+            raise NotCommitted(f"{self.path} is not replaced: this rank has let go of its round; what was written is removed")
 
 
 _NO_RANK = "this node's lease is over, so others may hold this rank by now"
@@ -124,6 +132,12 @@ def holds_lease() -> bool:
     words = _page()
     until_ns = 0 if words is None else words[layout.LEASE_NS]
     return until_ns == 0 or monotonic_ns() < until_ns
+
+
+def _life() -> int:
+    """The agent's last word of which life this process has; in it, it changes nothing for one before."""
+    words = _page()
+    return 0 if words is None else words[layout.LIFE_ASKED]
 
 
 _found: list[memoryview] = []  # The page of the rank above, once it has been looked for, where there is one.

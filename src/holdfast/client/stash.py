@@ -106,19 +106,24 @@ class Stash:
     def __init__(self, region: memory.Region, copies: int = 0, to_disk_every: int = 0) -> None:
         self.region = region
         self.pid = os.getpid()
-        self.round, self.rank, self.world_size = (_number(name) for name in ("HOLDFAST_ROUND", "RANK", "WORLD_SIZE"))
-        round, _, step = os.environ.get(layout.AGREED_VARIABLE, "").partition(":")
-        self.agreed = (int(round), int(step)) if step else None  # Round and step of what all ranks have. None: nothing.
-        self.slots = max((one.slot + 1 for one in self._whole()), default=0)
         self.lock = RLock()
         self.busy = False
         self.under_way = allocate_lock()  # Held by the thread that completes what was saved last.
         self.warned = False
         self.copies = copies  # How many other nodes are to have what is saved.
         self.to_disk_every = to_disk_every  # Steps between two states that go to the disk. 0: none does.
+        self.loans: dict[int, Loan] = {}  # By slot: what restored arrays still have of it, perhaps.
+        self.begin_life()
+
+    def begin_life(self) -> None:
+        """A round begins, with what the environment says of it."""
+        self.wait()
+        self.round, self.rank, self.world_size = (_number(name) for name in ("HOLDFAST_ROUND", "RANK", "WORLD_SIZE"))
+        round, _, step = os.environ.get(layout.AGREED_VARIABLE, "").partition(":")
+        self.agreed = (int(round), int(step)) if step else None  # Round and step of what all ranks have. None: nothing.
+        self.slots = max((one.slot + 1 for one in self._whole()), default=0)
         self.was_due = self.agreed[1] if self.agreed is not None else -1  # The step of the last that went there.
         self.saved = 0  # The sequence number of what this life has saved last.
-        self.loans: dict[int, Loan] = {}  # By slot: what restored arrays still have of it, perhaps.
 
     def _whole(self) -> list[layout.Generation]:
         return layout.generations(self.region.words)
@@ -353,6 +358,12 @@ class Stash:
                 "are kept, which a collective between two saves prevents; begin from the last checkpoint"
             )
         warn(f"the stashed state of step {newest.step} is not used: {why}", RuntimeWarning, stacklevel)
+
+
+def begin_life() -> None:
+    """This process goes on in another round: what it has stashed so far can be restored, as the ranks have agreed."""
+    if _stash is not None and _stash.pid == os.getpid():
+        _stash.begin_life()
 
 
 _stash: Stash | None = None

@@ -270,6 +270,25 @@ class Writer:
         self._rouse()
         return True
 
+    def tell_life(self, state: int) -> None:
+        """Tell the agent whether this process can begin another round in place (`layout.LIFE_STATE`)."""
+        if self.words is not None:
+            with self.lock:
+                self.words[layout.LIFE_STATE] = state
+                self.words[layout.LIFE_COUNT] += 1
+            self._rouse()
+
+    def begin_anew(self) -> None:
+        """What this process has shown so far is of a round that it has let go of: no sign of life in the next one."""
+        self.close_all()
+        self._beat_at = self._beats = self._longest_gap = self._step_at = self.longest_out = 0
+        self.end_outside()
+        if self.words is not None:
+            for at in (*range(layout.JOINING_NS, layout.FIRST_STEP + 1), *range(layout.BEAT_NS, layout.STEP_TOLD + 1)):
+                self.words[at] = 0
+            self.words[layout.BOOTED_NS] = monotonic_ns()
+            self.words[layout.STEP_TOLD] = int(self.steps_told)
+
     def _rouse(self) -> None:
         """Wake the agent: there is something to read."""
         if self._wake is not None:

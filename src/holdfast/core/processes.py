@@ -60,6 +60,14 @@ class ProcessAsked(Observation):
     reason: str
 
 
+class ProcessLives(Observation):
+    """A process can begin another round in place, or no longer, or has let go of its round."""
+
+    pid: int
+    in_place: bool
+    let_go: bool = False
+
+
 class ProcessCalculated(Observation):
     """A process has calculated limits for itself and its like."""
 

@@ -13,6 +13,7 @@ from functools import partial
 from holdfast.core.errors import HoldfastError, StartError
 from holdfast.core.job.events import ControlKind
 from holdfast.core.machine import Signalled
+from holdfast.core.page import layout
 from holdfast.core.processes import (
     LastSigns,
     ProcessAsked,
@@ -21,6 +22,7 @@ from holdfast.core.processes import (
     ProcessEnding,
     ProcessErred,
     ProcessGone,
+    ProcessLives,
 )
 from holdfast.core.signals import signal
 from holdfast.runtime.process.descriptors import SHORT_OF, OpenFiles
@@ -327,6 +329,17 @@ class Host(Ready):
         kill_group(pid, signum)
         kill_group(pid, signal.SIGCONT)
 
+    def regroup(self, pid: int) -> None:
+        """Have a worker let go of its round, and let it go on: a stopped one could not."""
+        if (child := self.children.get(pid)) is not None and child.page is not None:
+            child.page.regroup()
+            kill_group(pid, signal.SIGCONT)
+
+    def begin_life(self, pid: int, text: bytes) -> bool:
+        """Have one that has let go begin its next round with what `text` says. False: it is gone, or that is too long."""
+        child = self.children.get(pid)
+        return child is not None and child.page is not None and child.page.begin_life(text)
+
     def kill(self, pids: Sequence[int]) -> None:
         """SIGKILL workers with everything below them."""
         kill_tree(pids)
@@ -373,6 +386,7 @@ class Host(Ready):
         os.eventfd_read(self.alarm)
         # Before anything that has one of these signalled.
         seen: list[Observation] = [ProcessEnding(pid=pid) for pid, child in self.children.items() if child.begins_to_end()]
+        seen += _lives(self.children)
         while self.dead:
             pid = self.dead.pop()
             child = self.children.get(pid)
@@ -394,6 +408,7 @@ class Host(Ready):
         exitcode = reap(pid)
         if exitcode is None:
             return []
+        lives = _lives(self.children)  # the end of one decides over the others, and their watch may not have begun
         del self.children[pid]
         if child.process.pidfd is not None:
             self.unwatch(child.process.pidfd)
@@ -405,7 +420,7 @@ class Host(Ready):
         stack = child.page.where() if child.page else ""
         last = child.last_signs()
         gone = ProcessGone(pid=pid, exitcode=exitcode, step=step, step_told=told, moments=moments, last=last, stack=stack)
-        seen: list[Observation] = [*_said(pid, child), gone]
+        seen: list[Observation] = [*lives, *_said(pid, child), gone]
         if child.page:
             child.page.close()
         return seen
@@ -448,6 +463,16 @@ def _said(pid: int, child: Child) -> list[Observation]:
     if (asked := page.asked()) is not None:
         seen.append(ProcessAsked(pid=pid, kind=ControlKind(asked[0]), reason=asked[1]))
     return seen
+
+
+def _lives(children: Mapping[int, Child]) -> list[Observation]:
+    """Which of them can begin another round in place, or no longer, or have let go: what is new of that."""
+    pages = [(pid, child.page) for pid, child in children.items() if child.page is not None]
+    return [
+        ProcessLives(pid=pid, in_place=life != layout.NOT_IN_PLACE, let_go=life == layout.LET_GO)
+        for pid, page in pages
+        if (life := page.life()) is not None
+    ]
 
 
 def _noted(signum: int, frame: object) -> None:

@@ -14,12 +14,14 @@ from holdfast.agent.group.messages import (
     FromCoordinator,
     KeepStacks,
     KillWorkers,
+    Lives,
     LogsOpened,
     LookAtMemory,
     LookAtWorkers,
     Looked,
     OpenLogs,
     PortHeld,
+    RegroupWorkers,
     SavesSeen,
     SignalWorkers,
     Started,
@@ -34,7 +36,7 @@ from holdfast.core.config.own_options import Grow
 from holdfast.core.errors import StartError
 from holdfast.core.job.failure import Evidence, Position
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Signalled, Tick
-from holdfast.core.processes import ProcessDying, ProcessGone
+from holdfast.core.processes import ProcessDying, ProcessGone, ProcessLives
 from holdfast.core.wire.links import Connect, HangUp, Transmit
 from holdfast.core.wire.messages import Paced, Reply, ToImport
 from holdfast.health.examiner import Answered
@@ -208,6 +210,9 @@ class SimAgent(Watched):
                     return [self._end_of(pid, exitcode, gone=True)]
                 self.spares.gone(pid, exitcode)
                 return []
+            case ProcessLives(pid=pid, in_place=in_place, let_go=let_go):
+                mine = self.local_ranks.get(pid)
+                return [] if mine is None else [Lives(local_rank=mine, pid=pid, in_place=in_place, let_go=let_go)]
             case Imported(pid=pid):
                 self.spares.heard(pid)
                 return []
@@ -263,9 +268,12 @@ class SimAgent(Watched):
         match action:
             case OpenLogs(assigned=assigned):
                 return self._open_logs(assigned.round)
-            case StartWorkers(assigned=assigned):
+            case StartWorkers(assigned=assigned, kept=kept):
                 self.lease.show()
-                self._start_unless_still(assigned, self.shown)
+                self._start_unless_still(assigned, kept, self.shown)
+            case RegroupWorkers(local_ranks=local_ranks):
+                for pid in self._pids(local_ranks):
+                    self.world.regroup(pid)
             case SignalWorkers(local_ranks=local_ranks, signum=signum):
                 for pid in self._pids(local_ranks):
                     self.world.signal_group(pid, signum)
@@ -304,15 +312,15 @@ class SimAgent(Watched):
         self.scene.timeline.after(after_s, lambda: None if self.ended else self.world.see(seen))
         return []
 
-    def _start_unless_still(self, assigned: Assigned, lease_ends: float | None) -> None:
+    def _start_unless_still(self, assigned: Assigned, kept: tuple[int, ...], lease_ends: float | None) -> None:
         """`lease_ends`: as it was when the start was decided."""
         if self.ended:
             return
         if self.stands_still:
             again_s = PATIENCE_S if self.paused else self.busy_until - self.scene.timeline.now
-            self.scene.timeline.after(again_s, lambda: self._start_unless_still(assigned, lease_ends))
+            self.scene.timeline.after(again_s, lambda: self._start_unless_still(assigned, kept, lease_ends))
             return
-        started = self._start(assigned, is_late=lease_ends is not None and self.world.now() >= lease_ends)
+        started = self._start(assigned, kept, is_late=lease_ends is not None and self.world.now() >= lease_ends)
         self._observe(*started)
         for part in self.parts:
             for seen in part.begin_round(assigned, started):
@@ -321,11 +329,11 @@ class SimAgent(Watched):
         if self.scene.job.grow == Grow.AT_CHECKPOINT:
             self.scene.timeline.after(self.scene.job.save_every_s, lambda: self._save(assigned.round))
 
-    def _start(self, assigned: Assigned, *, is_late: bool) -> list[Observation]:
+    def _start(self, assigned: Assigned, kept: tuple[int, ...], *, is_late: bool) -> list[Observation]:
         """Start a round's workers, unless the lease is over; what became of each."""
         if not is_late:
             self.checks.starting(self, assigned)
-        self.local_ranks = {}
+        before, self.local_ranks = {local: pid for pid, local in self.local_ranks.items()}, {}
         seen: list[Observation] = []
         for local_rank in range(self.node.group.join.nproc):
             env = {
@@ -337,6 +345,11 @@ class SimAgent(Watched):
             try:
                 if is_late:
                     raise StartError(TOO_LATE)
+                if local_rank in kept and self.world.go_on(before[local_rank], env):
+                    pid = before[local_rank]
+                    self.local_ranks[pid] = local_rank
+                    seen.append(Started(local_rank=local_rank, pid=pid, argv=SCRIPT, log_dir=None, in_place=True))
+                    continue
                 spare, cold_because = self.spares.become(local_rank, env)
                 pid = spare or self.world.start(SCRIPT, env)
             except StartError as error:

@@ -237,7 +237,7 @@ class Checks:
                 same = worker.round == number and other == host
                 if worker.asleep or self.scene.timeline.now < life.continued_at + CONTINUED_S:
                     continue  # its agent acts first when it wakes
-                if not same and worker.life.killable and not {host, other} & self.anew:
+                if not same and not worker.let_go and worker.life.killable and not {host, other} & self.anew:
                     left = f"rank {worker.rank} of round {worker.round} still lives on {life.place}"
                     raise Violation(f"{agent.place} starts round {number} while {left}")
 
@@ -402,10 +402,10 @@ class Checks:
 
     def hangs(self, agent: Watched, worker: Worker, limit_s: float) -> None:
         """A rank hangs, and its limit has begun to run: it outlives that by no more than a look takes, or a stop."""
-        due_s = limit_s + LOOK_S + self.scene.job.grace_s + HANG_SLACK_S
+        due_s = limit_s + LOOK_S + max(self.scene.job.grace_s, self.scene.job.regroup_s) + HANG_SLACK_S
 
         def see() -> None:
-            if agent.ended or agent.exit is not None or not worker.alive:
+            if agent.ended or agent.exit is not None or not worker.alive or worker.let_go:
                 return
             if agent.stands_still or self.scene.timeline.now < agent.resumed_at + due_s:
                 self.scene.timeline.after(due_s, see)

@@ -117,6 +117,7 @@ class Cluster(Scene):
         hosting = host and not self.job.elected and links.listen()
         state = State(
             join=join,
+            regroup_s=self.job.regroup_s,
             grace_s=self.job.grace_s,
             hosting=hosting,
             endpoint=ENDPOINT,

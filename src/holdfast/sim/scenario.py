@@ -79,6 +79,8 @@ class Scenario:
         self.ailments = self._dice("ailments")  # For nodes that are unfit.
         self.warmth = self._dice("spares")
         self.stops = self._dice("stops")  # For nodes that are stopped as a whole.
+        self.in_place = self._dice("in place")  # For ranks that begin again in their own process.
+        self.begins_again = self.in_place.random() < 0.4
         self.growth = self._dice("growth")  # For jobs that grow after a checkpoint.
         self.places = [chr(ord("a") + i) for i in range(rng.choice((1, 2, 2, 3, 3, 4, 5, 8)))]
         self.job = self._job(len(self.places))
@@ -149,6 +151,7 @@ class Scenario:
             on_sigterm=rng.choice((-signal.SIGTERM, -signal.SIGTERM, -signal.SIGTERM, 0, 1, None)),
             term_s=rng.choice((0.001, 0.05, 1.0)),
             teardown_s=rng.choice((0.001, 0.4)),
+            let_go_s=self.in_place.choice((0.001, 0.05, 0.5, float("inf"), None)) if self.begins_again else None,
             start_error="no such file" if not calm and rng.random() < self.fragile / 20 else "",
         )
 
@@ -167,7 +170,7 @@ class Scenario:
             return
         for life in self.cluster.lives:
             for peer in life.world.live:
-                if peer.round == worker.round and self.rng.random() < 0.3:
+                if peer.round == worker.round and not peer.let_go and self.rng.random() < 0.3:
                     self.cluster.timeline.after(self.rng.uniform(0.001, 0.5), partial(life.world.end, peer, 1))
 
     # --- what happens ---------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from holdfast.agent.group.messages import GpuMemory, MemorySeen
 from holdfast.core.errors import StartError
 from holdfast.core.machine import Observation
-from holdfast.core.processes import ProcessDying, ProcessGone
+from holdfast.core.processes import ProcessDying, ProcessGone, ProcessLives
 from holdfast.core.value import Value, replace
 from holdfast.sim.timeline import Timeline
 
@@ -58,6 +58,8 @@ class Life(Value):
     term_s: float = 0.02  # From the signal to the end.
     teardown_s: float = 0.01  # From death to its being reaped, while the kernel frees its memory.
     killable: bool = True  # False: stuck in the kernel, where SIGKILL does not reach.
+    let_go_s: float | None = None
+    """It can begin again in place, and needs so long to let go of its round. Infinity: C code holds it. None: it cannot."""
     start_error: str = ""  # Not empty: it cannot even be started.
 
 
@@ -75,6 +77,7 @@ class Worker:
         self.deaf = False  # It does not heed SIGTERM: its interpreter does not run.
         self.spins = False  # It spends processor time though it hangs.
         self.step, self.where = 1, "train (train.py:1)"
+        self.let_go = False  # It is of no round, and waits for the next.
         self.asleep = False  # It is stopped, with all of its node.
         self.lease_ends: float | None = None  # By its page: until when it may change what others read. None: for ever.
         self.put_off: list[Callable[[], None]] = []  # What it does once it is continued.
@@ -83,6 +86,15 @@ class Worker:
     def is_well(self) -> bool:
         """It gets on, or has done its part."""
         return self.exitcode == 0 or (self.exitcode is None and self.quiet_since is None)
+
+    @property
+    def works(self) -> bool:
+        """It gets on with its round."""
+        return self.quiet_since is None and not self.let_go
+
+    def leave_round(self) -> None:
+        """It has let go of its round."""
+        self.let_go = True
 
     def hang(self, now: float, limit_s: float, where: str, step: int, *, deaf: bool) -> None:
         """It gives no sign of life from now on, and its script had allowed `limit_s` at most. It may hang already."""
@@ -183,9 +195,32 @@ class SimHost:
         worker = self.workers[pid] = Worker(pid, env, life, self.timeline.now)
         worker.lease_ends = self.lease_ends
         self.born(worker)
+        if life.let_go_s is not None:
+            self.see(ProcessLives(pid=pid, in_place=True))
         if life.runs_s != float("inf"):
-            self.timeline.after(life.runs_s, lambda: self.end(worker, life.exitcode) if worker.quiet_since is None else None)
+            self.timeline.after(life.runs_s, lambda: self.end(worker, life.exitcode) if worker.works else None)
         return worker.pid
+
+    def regroup(self, pid: int) -> None:
+        """As `runtime.host.Host.regroup`."""
+        worker = self.workers.get(pid)
+        if worker is not None and worker.alive and not worker.deaf and worker.life.let_go_s not in (None, float("inf")):
+            self.timeline.after(worker.life.let_go_s or 0.0, lambda: self._let_go(worker))
+
+    def _let_go(self, worker: Worker) -> None:
+        if worker.alive and worker.awake(lambda: self._let_go(worker)):
+            worker.leave_round()
+            self.see(ProcessLives(pid=worker.pid, in_place=True, let_go=True))
+
+    def go_on(self, pid: int, env: Mapping[str, str]) -> bool:
+        """Who has let go begins another round. False: it is gone."""
+        old = self.workers[pid]
+        if not old.alive:
+            return False
+        assert old.let_go, f"rank {old.rank} is to begin another round, and has not let go of round {old.round}"
+        old.end(None)
+        self._live(pid, env, replace(self.script(env), start_error="", let_go_s=old.life.let_go_s))
+        return True
 
     def signal_group(self, pid: int, signum: int) -> None:
         worker = self.workers.get(pid)

@@ -45,5 +45,5 @@ def refused(state: State, refused: Refused) -> Step:
 
 
 def _killed(state: State) -> list[Action]:
-    alive = state.workers.alive
+    alive = state.workers.alive + state.workers.let_go
     return [KillWorkers(local_ranks=alive), Sweep()] if alive else []

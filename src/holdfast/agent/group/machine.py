@@ -6,7 +6,7 @@ state, in the file of its situation. What comes after a round is the coordinator
 
 from __future__ import annotations
 
-from holdfast.agent.group import hang_response, job_end, node_health, round_start, shutdown, stopping, worker_events
+from holdfast.agent.group import hang_response, in_place, job_end, node_health, round_start, shutdown, stopping, worker_events
 from holdfast.agent.group.messages import (
     ControlAsked,
     Ended,
@@ -17,6 +17,7 @@ from holdfast.agent.group.messages import (
     JoinNews,
     LeaseOver,
     LimitsKnown,
+    Lives,
     LogsOpened,
     Looked,
     MadeWay,
@@ -126,7 +127,7 @@ def step(state: State, seen: Observation, now: float) -> Step:
         if isinstance(seen.message, Notice):
             return state, [Say(text=seen.message.text, level=seen.message.level)]
         return _told(state, seen.message, now)
-    for part in (_of_time, _of_workers, _of_round, _of_node):
+    for part in (_of_time, _of_lives, _of_workers, _of_round, _of_node):
         if (after := part(state, seen, now)) is not None:
             return after
     raise AssertionError(f"a group is never shown {seen!r}")
@@ -178,6 +179,16 @@ def _of_time(state: State, seen: Observation, now: float) -> Step | None:
             return stopping.late(state, state.stopping, now)
         case Tick():
             return state, []
+    return None
+
+
+def _of_lives(state: State, seen: Observation, now: float) -> Step | None:
+    """Of workers that go on from one round to the next."""
+    match seen:
+        case Lives():
+            return in_place.lives(state, seen, now)
+        case Ended() if in_place.is_of_no_round(state.workers[seen.local_rank]):
+            return in_place.ended(state, seen)
     return None
 
 

@@ -47,6 +47,7 @@ class Started(Observation):
     log_dir: str | None
     spare: bool = False  # A warm spare has become it.
     cold_because: str = ""  # Why none has, where there could have been one.
+    in_place: bool = False  # The process of the round before goes on.
 
 
 class StartFailed(Observation):
@@ -65,6 +66,15 @@ class Ended(Observation):
     gone: bool  # False: dead, but the kernel still frees its memory. True: reaped.
     at_unix: float
     evidence: Evidence
+
+
+class Lives(Observation):
+    """A worker can begin another round in place, or no longer, or has let go of its round and waits for the next."""
+
+    local_rank: int
+    pid: int
+    in_place: bool
+    let_go: bool
 
 
 class Ending(Observation):
@@ -265,6 +275,7 @@ class StartWorkers(Action):
     """Start the workers of a round."""
 
     assigned: Assigned
+    kept: tuple[int, ...] = ()  # Local ranks whose processes have let go of the round before: they go on, if they still live.
 
 
 class SignalWorkers(Action):
@@ -272,6 +283,12 @@ class SignalWorkers(Action):
 
     local_ranks: tuple[int, ...]
     signum: int
+
+
+class RegroupWorkers(Action):
+    """Ask some workers to let go of their round, and to wait for the next. `Lives` follows."""
+
+    local_ranks: tuple[int, ...]
 
 
 class LookAtWorkers(Action):

@@ -20,7 +20,7 @@ def begin(state: State, now: float) -> Step:
     actions: list[Action] = [Send(message=state.join)]
     if state.checks or state.join.unhealthy:
         state, actions = check(state)
-    if state.round:
+    if state.round and not state.workers.let_go:  # theirs is in use, and stays so
         memory, looks = state.memory.begin(now)
         state, actions = replace(state, memory=memory), actions + looks
     return state, [Record(event=asked), *actions]
@@ -56,7 +56,7 @@ def start(state: State, assigned: Assigned, now: float) -> Step:
         phase=Phase.RUNNING,
         assigned=assigned,
         spare_because="",
-        workers=workers_of(state.join, assigned),
+        workers=workers_of(state.join, assigned, state.workers),
         look=None,
         shown={},
         regrouped=False,
@@ -71,7 +71,7 @@ def let_go(state: State, now: float) -> Step:
     if not state.may_start or now < state.spares_until:
         return state, []
     assert state.assigned is not None
-    return replace(state, held=False), [StartWorkers(assigned=state.assigned)]
+    return replace(state, held=False), [StartWorkers(assigned=state.assigned, kept=state.workers.kept)]
 
 
 def logs_opened(state: State, number: int, now: float) -> Step:

@@ -32,6 +32,7 @@ class WorkerState(StrEnum):
 
     STARTING = "starting"
     RUNNING = "running"
+    LET_GO = "let go"  # It lives, but is of no round: it goes on with the next.
     DYING = "dying"  # Dead, but the kernel still frees its memory.
     GONE = "gone"
 
@@ -52,6 +53,8 @@ class Worker(Value):
     """Since when it leaves by itself. None: it does not, or was told to stop first."""
     overdue: str = ""  # Which limit it has exceeded, in words. Empty: none.
     overdue_at_unix: float = 0.0
+    in_place: bool = False  # It can let go of its round, and begin another.
+    kept: bool = False  # It was there before this round, and is to begin it in place.
     struck: bool = False  # It was sent its deadly signal before the others are stopped.
     stacks_path: str | None = None  # Where its stacks are. None: it has not been looked at, or they are not kept.
 
@@ -101,8 +104,18 @@ class WorkerTable(Value):
 
     @property
     def alive(self) -> tuple[int, ...]:
-        """Those that are not gone."""
-        return tuple(i for i, worker in self.seats.items() if worker.state is not WorkerState.GONE)
+        """Those of the round that are not gone."""
+        return tuple(i for i, worker in self.seats.items() if worker.state not in (WorkerState.GONE, WorkerState.LET_GO))
+
+    @property
+    def let_go(self) -> tuple[int, ...]:
+        """Those that live and are of no round."""
+        return tuple(i for i, worker in self.seats.items() if worker.state is WorkerState.LET_GO)
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """Those that are to begin the round in place."""
+        return tuple(i for i, worker in self.seats.items() if worker.kept)
 
     @property
     def exited(self) -> tuple[Exited, ...]:
@@ -130,6 +143,13 @@ class WorkerTable(Value):
     def gone(self, local_ranks: Iterable[int]) -> WorkerTable:
         """These are no more."""
         seats = {i: replace(self.seats[i], state=WorkerState.GONE) for i in local_ranks}
+        return replace(self, seats={**self.seats, **seats})
+
+    def not_started(self) -> WorkerTable:
+        """Those that are still to start are not even tried; who was there before waits for another round."""
+        starting = [worker for worker in self.seats.values() if worker.state is WorkerState.STARTING]
+        where = {True: WorkerState.LET_GO, False: WorkerState.GONE}
+        seats = {one.local_rank: replace(one, state=where[one.kept], kept=False) for one in starting}
         return replace(self, seats={**self.seats, **seats})
 
     def failed(self, worker: Worker, at_unix: float, cause: Cause, evidence: Evidence) -> WorkerTable:
@@ -173,9 +193,13 @@ class WorkerTable(Value):
         return cause_of(worker.exitcode, evidence)[0]
 
 
-def workers_of(join: Join, assigned: Assigned) -> WorkerTable:
-    """Those of a round, before they start."""
-    seats = {i: Worker(local_rank=i, rank=assigned.base_rank + i) for i in range(join.nproc)}
+def workers_of(join: Join, assigned: Assigned, before: WorkerTable) -> WorkerTable:
+    """Those of a round, before they start. Who has let go of the round before goes on."""
+    pids = {i: before[i].pid for i in before.let_go}
+    seats = {
+        i: Worker(local_rank=i, rank=assigned.base_rank + i, pid=pids.get(i, -1), in_place=i in pids, kept=i in pids)
+        for i in range(join.nproc)
+    }
     return WorkerTable(node=join.name, role=join.role, round=assigned.round, attempt=assigned.restart_count, seats=seats)
 
 
@@ -203,6 +227,8 @@ class Stopping(Value):
     speaking: tuple[int, ...] = ()
     """Local ranks that have just asked for something: they may end by themselves for a moment."""
     last_words_until: float = NEVER
+    regrouping: tuple[int, ...] = ()  # Local ranks that have been asked to let go of the round in place.
+    regroup_until: float = NEVER  # When those that have not are killed.
 
 
 class Look(Value):
@@ -230,6 +256,7 @@ class State(Value):
     checks: bool = False  # The node's health is checked before each round.
     clean_stop_is_success: bool = False
     """Exit with 0 where a signal ended the job and every worker here ended with 0 (ft_launcher)."""
+    regroup_s: float = 10.0  # How long one that can begin again in place may take to let go of its round. 0: none is asked.
     grace_s: float  # Between the request to stop and SIGKILL.
     term_grace_s: float | None = None  # The same, once a signal has told this agent to go. None: as long.
 
@@ -283,7 +310,7 @@ class State(Value):
     def deadline(self) -> float:
         """When a `Tick` has something to do."""
         stop, spares = self.stopping, self.spares_until if self.may_start else NEVER
-        ends = NEVER if stop is None else min(stop.last_words_until, stop.kill_at, stop.abandon_at)
+        ends = NEVER if stop is None else min(stop.last_words_until, stop.regroup_until, stop.kill_at, stop.abandon_at)
         looked = NEVER if self.look is None else self.look.until
         passed_on = self.script.deadline() if self.script.held else NEVER
         return min(ends, self.memory.deadline(), spares, looked, passed_on)

@@ -9,11 +9,11 @@ gone, another round follows, or the node waits for the coordinator's word.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from holdfast.agent.group import round_start
 from holdfast.agent.group.job_end import exit
-from holdfast.agent.group.messages import KillWorkers, LeaseOver, Send, SignalWorkers, Stuck, Sweep
+from holdfast.agent.group.messages import KillWorkers, LeaseOver, RegroupWorkers, Send, SignalWorkers, Stuck, Sweep
 from holdfast.agent.group.state import Phase, State, Step, Stopping, Worker, WorkerState, first, with_worker
 from holdfast.core.job.events import StopSent, WorkersStopped
 from holdfast.core.job.failure import Cause, hung
@@ -40,6 +40,8 @@ def told_to_stop(state: State, word: Stop, now: float) -> Step:
         case Phase.RUNNING:  # signals wait for no terminal
             state, stopped = stop_once_seen(state, word.reason, now)
             return state, struck + stopped + said
+        case Phase.STOPPING if state.stopping is not None and not word.rejoin:
+            state, more = no_regroup(state, state.stopping, state.stopping.regrouping, word.reason)
         case Phase.SUCCEEDED:
             state, more = all_gone(state, now)
         case Phase.STOPPED if state.rejoin:
@@ -59,19 +61,44 @@ def stop(state: State, signum: int, reason: str, now: float) -> Step:
     """Bring the running workers to their end, by `signum` first."""
     workers = replace(state.workers, stop_signal=signum)
     if state.held:
-        workers = workers.gone(workers.seats)  # not even tried
+        workers = workers.not_started()
     # Not those that are dying already: a signal would only cut their exit handlers short.
     alive = tuple(i for i in workers.alive if workers[i].state is not WorkerState.DYING and not workers[i].struck)
-    speaking = tuple(i for i in alive if signum == signal.SIGTERM and now < workers[i].spoke_at + LAST_WORDS_S)
+    regrouping = tuple(i for i in alive if workers[i].in_place) if _goes_on(state) else ()
+    asked = [i for i in alive if i not in regrouping]
+    speaking = tuple(i for i in asked if signum == signal.SIGTERM and now < workers[i].spoke_at + LAST_WORDS_S)
     stopping = Stopping(
         since=now,
         kill_at=now + state.grace_s,
         speaking=speaking,
         last_words_until=now + LAST_WORDS_S if speaking else NEVER,
+        regrouping=regrouping,
+        regroup_until=now + state.regroup_s if regrouping else NEVER,
     )
     look = replace(state.look, stop_because="") if state.look else None
     state = replace(state, phase=Phase.STOPPING, held=False, workers=workers, stopping=stopping, look=look)
-    return first(_ask(state, tuple(i for i in alive if i not in speaking), reason), settle(state, now))
+    actions = _regroup(state, regrouping, reason) + _ask(state, tuple(i for i in asked if i not in speaking), reason)
+    return first(actions, settle(state, now))
+
+
+def _goes_on(state: State) -> bool:
+    """Whether another round may follow, so that a worker that can is to wait for it."""
+    return state.regroup_s > 0 and state.leaving is None and state.rejoin is not False
+
+
+def _regroup(state: State, local_ranks: tuple[int, ...], reason: str) -> list[Action]:
+    if not local_ranks:
+        return []
+    sent = StopSent(signal="regroup", grace_s=state.regroup_s, reason=reason, ranks=state.workers.ranks(local_ranks))
+    return [RegroupWorkers(local_ranks=local_ranks), Record(event=sent)]
+
+
+def no_regroup(state: State, stopping: Stopping, local_ranks: Iterable[int], reason: str) -> Step:
+    """These were asked to let go of their round, and are to end all the same."""
+    ending = tuple(i for i in local_ranks if i in stopping.regrouping and i in state.workers.alive)
+    left = tuple(i for i in stopping.regrouping if i not in ending)
+    stopping = replace(stopping, regrouping=left, regroup_until=stopping.regroup_until if left else NEVER)
+    return replace(state, stopping=stopping), _ask(state, ending, reason)
 
 
 def stop_once_seen(state: State, reason: str, now: float) -> Step:
@@ -86,6 +113,8 @@ def late(state: State, stopping: Stopping, now: float) -> Step:
     actions: list[Action] = []
     if now >= stopping.kill_at:
         state, actions = kill(state, stopping, now)
+    elif now >= stopping.regroup_until:
+        state, actions = _late_to_regroup(state, stopping)
     elif now >= stopping.last_words_until:
         left = tuple(i for i in stopping.speaking if state.workers[i].state is WorkerState.RUNNING)
         state = replace(state, stopping=replace(stopping, last_words_until=NEVER))
@@ -95,13 +124,26 @@ def late(state: State, stopping: Stopping, now: float) -> Step:
     return first(actions, settle(state, now))
 
 
+def _late_to_regroup(state: State, stopping: Stopping) -> Step:
+    """In place was an attempt: who has not let go of the round by now starts again like any other."""
+    late = tuple(i for i in stopping.regrouping if i in state.workers.alive)
+    state = replace(state, stopping=replace(stopping, regrouping=(), regroup_until=NEVER))
+    if not late:
+        return state, []
+    text = f"{_named('rank', state.workers.ranks(late))} did not let go of the round within {state.regroup_s:g} s"
+    said = Say(text=f"{text} (--regroup-timeout); sent SIGKILL, to be started again", level="warning")
+    state = replace(state, workers=replace(state.workers, killed=state.workers.killed.union(late)))
+    return state, [KillWorkers(local_ranks=late), said]
+
+
 def kill(state: State, stopping: Stopping, now: float) -> Step:
     """No more grace. Nothing to do where they have been killed already."""
     if stopping.kill_at == NEVER:
         return state, []
     workers, alive = state.workers, state.workers.alive
     text = f"{_named('rank', workers.ranks(alive))} did not stop within {now - stopping.since:.1f} s; sent SIGKILL"
-    killed = replace(stopping, last_words_until=NEVER, kill_at=NEVER, abandon_at=now + max(state.grace_s, 1.0))
+    killed = replace(stopping, last_words_until=NEVER, regroup_until=NEVER, kill_at=NEVER)
+    killed = replace(killed, abandon_at=now + max(state.grace_s, 1.0))
     state = replace(state, stopping=killed, workers=replace(workers, killed=workers.killed.union(alive)))
     return state, [KillWorkers(local_ranks=alive), Say(text=text, level="warning")]
 

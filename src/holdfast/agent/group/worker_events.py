@@ -38,13 +38,14 @@ from holdfast.core.wire.messages import Failed, Request, RequestKind
 def started(state: State, seen: Started) -> Step:
     """A worker runs."""
     event = WorkerStarted(rank=state.workers[seen.local_rank].rank, **fields_of(seen))
+    state = with_worker(state, seen.local_rank, in_place=seen.in_place, kept=False)
     return with_worker(state, seen.local_rank, pid=seen.pid, state=WorkerState.RUNNING), [Record(event=event)]
 
 
 def start_failed(state: State, seen: StartFailed, now: float) -> Step:
     """A worker could not be started. Its siblings that are still to start are not even tried."""
-    starting = [i for i, worker in state.workers.seats.items() if worker.state is WorkerState.STARTING]
-    state = replace(state, workers=state.workers.gone(starting))
+    state = with_worker(state, seen.local_rank, state=WorkerState.GONE)
+    state = replace(state, workers=state.workers.not_started())
     return fail(state, state.workers[seen.local_rank], seen.at_unix, Cause.START, Evidence(message=seen.message), now)
 
 

@@ -193,6 +193,13 @@ def bootstrap_env(env: Mapping[str, str], *, page_fd: int) -> dict[str, str]:
     return {**env, **ours}
 
 
+def next_life(before: Mapping[str, str], env: Mapping[str, str], stdout: str | None, stderr: str | None) -> bytes:
+    """What a process that was started with the environment `before` is given, to go on as if it had been with `env`. JSON.
+    `stdout`, `stderr`: paths of its log files; None: as before."""
+    changed = {name: value for name, value in env.items() if before.get(name) != value}
+    return as_json({"set": changed, "unset": sorted(before.keys() - env.keys()), "1": stdout, "2": stderr}).encode()
+
+
 def spare_env(env: Mapping[str, str], *, fd: int, agent: int, hook: int) -> dict[str, str]:
     """`env`, a worker's from `bootstrap_env`, made that of a spare, which has no page yet but a socket at `fd`."""
     return {name: value for name, value in env.items() if name != PAGE_FD} | {SPARE: f"{fd},{agent},{hook}"}

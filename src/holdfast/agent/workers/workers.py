@@ -16,6 +16,7 @@ from holdfast.agent.group.messages import (
     ControlAsked,
     Ending,
     LimitsKnown,
+    Lives,
     PortHeld,
     Started,
     StartFailed,
@@ -46,6 +47,7 @@ from holdfast.core.processes import (
     ProcessEnding,
     ProcessErred,
     ProcessGone,
+    ProcessLives,
 )
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import Assigned
@@ -133,6 +135,8 @@ class Workers(Component):
         self.shower = IoThread()  # Reads the logs to show them.
         self.unfollowed: Assigned | None = None  # The round of workers that run unfollowed so far.
         self.local_ranks: dict[int, int] = {}  # pid → local rank
+        self.let_go: set[int] = set()  # Pids of those that have let go of the round, and wait for the next.
+        self.kept: dict[int, int] = {}  # Local rank → pid, of those that are to begin the round in place.
         self.given: dict[int, tuple[list[str], dict[str, str], RankLogs | None]] = {}
         """Local rank → what its process was started with last: command line, environment, log files (None: none has been)."""
         self.take_spare: Callable[..., tuple[int | None, str]] = lambda *worker: (None, "")
@@ -167,9 +171,9 @@ class Workers(Component):
         self.host.files.release()  # room for what a start needs; taken back when it is done
         return self.files.open(assigned)
 
-    def start(self, assigned: Assigned, until: float | None = None) -> list[Observation]:
+    def start(self, assigned: Assigned, until: float | None = None, kept: Iterable[int] = ()) -> list[Observation]:
         """Start the workers of a round, before `until` if at all; what came of each, in order. After one that could not start,
-        no other is tried."""
+        no other is tried. `kept`: local ranks whose processes go on, where they still live."""
         self._open_stash()
         if self.replicas is not None and self.stash >= 0:
             self.replicas.begin(assigned, self.stash)
@@ -179,7 +183,8 @@ class Workers(Component):
             self.attempt.forget()
         self.attempt = self.files.take()
         self.ends, self.oom_kills = Ends(self.host, self.files.disk), OomKills()
-        self.local_ranks, self.ending, self.deaf = {}, None, set()
+        self.kept = {i: pid for pid, i in self.local_ranks.items() if pid in self.let_go and i in kept}
+        self.local_ranks, self.ending, self.deaf, self.let_go = {}, None, set(), set()
         self.to_start = Unstarted(assigned, list(range(self.config.nproc_per_node)))
         seen = self._start_all(self.to_start, until)
         self.unfollowed = assigned
@@ -259,11 +264,17 @@ class Workers(Component):
                 return self._ended(pid, 1, last, gone=False)
             case ProcessGone(pid=pid, exitcode=exitcode, last=last) if pid in self.local_ranks:
                 return [*self._how_far(seen), *self._stashed(), *self._ended(pid, exitcode, last, gone=True)]
+            case ProcessLives(pid=pid, in_place=in_place, let_go=let_go) if pid in self.local_ranks:
+                self.let_go = self.let_go | {pid} if let_go else self.let_go - {pid}
+                news = Lives(local_rank=self.local_ranks[pid], pid=pid, in_place=in_place, let_go=let_go)
+                return [*(self._stashed() if let_go else []), news]
             case ProcessAsked(pid=pid, kind=kind, reason=reason) if pid in self.local_ranks:
                 return [ControlAsked(local_rank=self.local_ranks[pid], kind=kind, reason=reason)]
             case ProcessCalculated(pid=pid, limits_s=limits_s) if pid in self.local_ranks:
                 return [LimitsKnown(limits_s=limits_s)]
-            case ProcessEnding() | ProcessDying() | ProcessErred() | ProcessGone() | ProcessAsked() | ProcessCalculated():
+            case ProcessEnding() | ProcessDying() | ProcessErred() | ProcessGone():
+                return []
+            case ProcessLives() | ProcessAsked() | ProcessCalculated():
                 return []
         return [seen]
 
@@ -275,7 +286,7 @@ class Workers(Component):
         return [] if self._is_any_left() else [self.job_progress.reached()]
 
     def _is_any_left(self) -> bool:
-        return any(pid in self.host.children for pid in self.local_ranks.keys() - self.deaf)
+        return any(pid in self.host.children for pid in self.local_ranks.keys() - self.deaf - self.let_go)
 
     def _stashed(self) -> list[Observation]:
         """The states that the workers have stashed, once the last is gone."""
@@ -296,6 +307,11 @@ class Workers(Component):
         if self.ending is None and self.attempt is not None and (folder := self.attempt.dir) is not None:
             self.ending = Sleepers(DEAF_LOG_S)
             self.files.disk.do(lambda: os.utime(folder))  # does it answer?
+
+    def regroup(self, local_ranks: Iterable[int]) -> None:
+        """Ask some workers to let go of their round."""
+        for pid in self._pids(local_ranks):
+            self.host.regroup(pid)
 
     def kill(self, local_ranks: Iterable[int]) -> None:
         self.to_start.give_up()
@@ -322,6 +338,8 @@ class Workers(Component):
     def _start(self, local_rank: int, assigned: Assigned, environ: dict[str, str]) -> Started:
         assert self.attempt is not None
         files = self.attempt[local_rank]
+        if (going_on := self._go_on(local_rank, assigned, environ, files)) is not None:
+            return going_on
         # A program that is not Python has no use for a page; its death is seen by its pidfd.
         page = None if self.config.no_python else self.host.page(self.hook | HOOK_ONCE * (files.stderr_fd is None))
         argv = launch.command(self.config, local_rank)
@@ -341,6 +359,21 @@ class Workers(Component):
             spare=spare is not None,
             cold_because=cold_because,
         )
+
+    def _go_on(self, local_rank: int, assigned: Assigned, environ: dict[str, str], files: RankLogs) -> Started | None:
+        """Have the process of the round before begin this one. None: it is gone, or was none."""
+        if (pid := self.kept.pop(local_rank, None)) is None:
+            return None
+        argv, before, _ = self.given[local_rank]
+        env = launch.environment(
+            self.config, environ, assigned, local_rank, error_file=files.error_file, paged=True, stash=self.stash
+        )
+        if not self.host.begin_life(pid, launch.next_life(before, env, files.paths.stdout.path, files.paths.stderr.path)):
+            self.host.kill([pid])
+            return None
+        self.given[local_rank] = argv, env, files
+        self.local_ranks[pid] = local_rank
+        return Started(local_rank=local_rank, pid=pid, argv=tuple(argv), log_dir=files.dir, in_place=True)
 
     def _pids(self, local_ranks: Iterable[int]) -> list[int]:
         wanted = set(local_ranks)

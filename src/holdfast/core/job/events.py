@@ -75,6 +75,7 @@ class WorkerStarted(Event):
     log_dir: str | None  # Folder of its logs and error file. None: they are not kept.
     spare: bool = False  # True: the worker was a warm spare, which had already imported the script's modules.
     cold_because: str = ""  # Why it started cold although warm spares are on, in words. Empty otherwise.
+    in_place: bool = False  # True: the process of the round before goes on with this one.
 
 
 class SpareReady(Event):
@@ -244,7 +245,7 @@ class Decided(Event):
 class StopSent(Event):
     """The agent asked workers to stop."""
 
-    signal: str  # Name of the signal, such as `SIGTERM`.
+    signal: str  # Name of the signal, such as `SIGTERM`. `regroup`: to let go of the round, and to live on.
     grace_s: float  # Seconds until SIGKILL.
     reason: str  # Why the workers stop, in words.
     ranks: tuple[int, ...]  # Global ranks of these workers.

@@ -20,6 +20,7 @@ and a record, which costs no memory before it is used.
     512-1023 worker   sections: 32 slots
     1024-    worker   text: the modules that the script has had loaded
     32768-   worker   its record of collectives
+    163840-  agent    text: what the next life of this very process is given
     others   -        reserved
 
 Times are nanoseconds of CLOCK_MONOTONIC; 0 means never. The layout has a version, since the worker's interpreter may hold
@@ -31,9 +32,10 @@ from __future__ import annotations
 FIELDS_BYTES = 8192
 MODULES_BYTES = 256 * 1024 - FIELDS_BYTES  # Some 8,000 names: four times those of torch and transformers.
 RECORD_ROOM = 1 << 20  # Of bytes: torch's record of 2000 collectives takes a quarter of that.
-SIZE = FIELDS_BYTES + MODULES_BYTES + RECORD_ROOM
+LIFE_ROOM = 64 * 1024  # Of JSON: the variables that change from one life to the next.
+SIZE = FIELDS_BYTES + MODULES_BYTES + RECORD_ROOM + LIFE_ROOM
 MAGIC = 0x3145474150464C48  # "HLFPAGE1", little-endian
-VERSION = 10
+VERSION = 11
 
 # Agent → worker.
 MAGIC_AT = 0
@@ -45,6 +47,8 @@ HOOK = 10  # Bits of HOOK_*: what of an unmodified script's doings is to be note
 LEASE_NS = 11
 """Until when this rank's node holds its lease: what the rank changes after that may be another rank's already. 0: nobody else
 counts on the node."""
+LIFE_ASKED = 12  # Raised to an odd number: let go of the round. To an even one: the next life is at LIFE. A futex.
+LIFE_BYTES = 13  # How long that is.
 HOOK_SIGNS = 1  # Its optimizers' steps and its checkpoints, as signs of life.
 HOOK_MODULES = 2  # The modules that it has loaded, for its next life.
 HOOK_ONCE = 4  # Its stderr is all ranks': an error that another rank of the attempt has shown is not shown again.
@@ -69,6 +73,8 @@ PID = 40
 BOOTED_NS = 41  # CLOCK_MONOTONIC when the bootstrap ran.
 STATE = 42
 EXIT_NS = 44  # CLOCK_MONOTONIC when the interpreter began to end in good order; 0: it has not.
+LIFE_STATE = 45  # One of LIVES: whether it can begin another round in place.
+LIFE_COUNT = 46  # Raised by one with each change of that. It wakes the agent.
 ERROR = 48  # 1 once an uncaught exception is ending the main thread and its record is on disk.
 ERROR_UNIX_NS = 49  # When that was seen, in ns since the epoch; the error record has whole seconds.
 
@@ -80,6 +86,9 @@ FIRST_STEP_NS = 56
 FIRST_STEP = 57  # The number of that step.
 
 BOOTING, RUNNING, FINISHING = 0, 1, 2  # Of STATE. FINISHING: the interpreter ends in good order.
+
+NOT_IN_PLACE, IN_PLACE, LET_GO = 0, 1, 2
+"""Of LIFE_STATE. IN_PLACE: it lets go of its round when it is asked. LET_GO: it has, and waits for the next."""
 
 # Worker → agent: progress.
 BEAT_NS = 64  # The last heartbeat that was no step: a step is one too, and stands in STEP_NS only.
@@ -121,6 +130,7 @@ MODULES_END = 240
 script had changed by then that decides what is loaded, and what it finds."""
 MODULES = 1024
 RECORD = MODULES + MODULES_BYTES // 8
+LIFE = RECORD + RECORD_ROOM // 8
 LAST_WORDS = 256  # Text: type and text of the exception that ends the script, in one line, whether or not it has a record.
 LAST_WORDS_BYTES = 1024
 LAST_LINE = 384  # Text: what Python wrote to stderr last, at its end. SystemExit's text goes there, and nowhere else.

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 NOT_ASKED = -1
+COUNTS = layout.CONTROL_COUNT, layout.CALCULATED_COUNT, layout.LIFE_COUNT  # A change of one is something new to read.
 
 LAST_SIGNAL = 64  # Linux has no more of them (but on MIPS).
 CLOSE_PATIENCE_S = 1.0  # How long `DeathWatch.close` waits for its thread, which needs microseconds.
@@ -38,7 +39,7 @@ class Page:
         self.fd = fd
         self.map = mmap.mmap(fd, layout.SIZE)
         self.words = memoryview(self.map).cast("Q")
-        self._heard = self._calculated = 0
+        self._heard = self._calculated = self._lives = 0
         self._file, self._link = _identity(os.fstat(fd)), os.readlink(f"/proc/self/fd/{fd}")
         self._stacks_at = layout.SIZE  # Where the stacks begin that were asked for last.
         self._ended_at = NOT_ASKED  # Where that begins which it writes when asked to end.
@@ -72,6 +73,36 @@ class Page:
         words = {FIRST: layout.CALCULATED_INITIAL_NS, BEAT: layout.CALCULATED_BEAT_NS, OUT: layout.CALCULATED_OUT_NS}
         words |= {in_section(name): at + layout.CALCULATED_NS for at, name in self._slots()}
         return {kind: self.words[at] / 1e9 for kind, at in words.items() if self.words[at]}
+
+    def life(self) -> int | None:
+        """Whether it can begin another round in place (NOT_IN_PLACE, IN_PLACE, LET_GO): each change once, else None."""
+        count = self.words[layout.LIFE_COUNT]
+        if count == self._lives:
+            return None
+        self._lives = count
+        return self.words[layout.LIFE_STATE]
+
+    def regroup(self) -> None:
+        """Have it let go of its round."""
+        self._ask_life(self.words[layout.LIFE_ASKED] | 1)
+
+    def begin_life(self, text: bytes) -> bool:
+        """Give one that has let go what its next round needs. False: that is too long."""
+        if len(text) > layout.LIFE_ROOM:
+            return False
+        at = layout.LIFE * 8
+        self.map[at : at + len(text)] = text
+        self.words[layout.LIFE_BYTES] = len(text)
+        self._ask_life((self.words[layout.LIFE_ASKED] | 1) + 1)
+        return True
+
+    def _ask_life(self, number: int) -> None:
+        self.words[layout.LIFE_ASKED] = number & 0xFFFF_FFFF
+        self._wake(layout.LIFE_ASKED)
+
+    def _wake(self, word: int) -> None:
+        futex = _futex()
+        futex.wake(futex.ctypes.addressof(futex.ctypes.c_char.from_buffer(self.map)) + word * 8)
 
     @property
     def beats(self) -> int:
@@ -248,10 +279,9 @@ class Page:
         hears."""
         if not self.words[layout.HEARS]:
             return False
-        futex = _futex()
         self.words[layout.REQUEST] |= layout.REQUEST_RECORD
         self.words[layout.REQUEST_COUNT] = (self.words[layout.REQUEST_COUNT] + 1) & 0xFFFF_FFFF
-        futex.wake(futex.ctypes.addressof(futex.ctypes.c_char.from_buffer(self.map)) + layout.REQUEST_COUNT * 8)
+        self._wake(layout.REQUEST_COUNT)
         return True
 
     def collectives(self) -> tuple[bytes, bytes] | None:
@@ -338,7 +368,7 @@ def is_written(fd: int) -> bool:
 
 class DeathWatch:
     """Calls `notify()` in its own thread: once when the kernel marks the worker's lock, once before when an uncaught exception
-    ends the script, once when the interpreter begins to end, and whenever the script asks something or calculates limits.
+    ends the script, once when the interpreter begins to end, and whenever the script asks or calculates something, or lets go.
 
     HoldfastError: no futex(2), or no thread: the pidfd watches alone. A thread per worker (40 kB), since futex_waitv for all
     needs Linux 5.16."""
@@ -346,7 +376,7 @@ class DeathWatch:
     def __init__(self, page: Page, notify: Callable[[], None]) -> None:
         self.died = False  # The lock's mark was seen.
         self._told_of_error = self._told_of_end = False
-        self._told_of = 0, 0  # So many requests, and calculations.
+        self._told_of = [0] * len(COUNTS)  # So many of each.
         self._futex = _futex()
         self._notify = notify
         self._anchor = self._futex.ctypes.c_char.from_buffer(page.map)
@@ -405,7 +435,7 @@ class DeathWatch:
             if self._words[layout.STATE * 2] == layout.FINISHING and not self._told_of_end:
                 self._told_of_end = True
                 self._notify()
-            if (said := (self._words[layout.CONTROL_COUNT * 2], self._words[layout.CALCULATED_COUNT * 2])) != self._told_of:
+            if (said := [self._words[at * 2] for at in COUNTS]) != self._told_of:
                 self._told_of = said
                 self._notify()
             self._futex.wait(self._base + at, word)

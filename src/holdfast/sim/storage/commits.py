@@ -87,4 +87,4 @@ class _Commit:
 
     def _runs(self, step: Callable[[], None]) -> bool:
         """Whether the rank lives and is awake. Stopped, it takes `step` when it goes on."""
-        return self.worker.alive and self.worker.awake(step)
+        return self.worker.alive and not self.worker.let_go and self.worker.awake(step)

@@ -1,0 +1,178 @@
+"""How does a rank hear that it is to let go of its round, how does it get out of whatever it does, and what is it given then?
+
+A thread waits in the page for the agent's word (`layout.LIFE_ASKED`). When it comes, it ends what the main thread may wait for
+in C code (`groups.interrupt`), and sends it a signal whose handler raises `Regroup`: that reaches Python code, `sleep`, locks
+and `select` alike. A handler that finds the main thread in `OURS` raises nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import sys
+import threading
+from _thread import start_new_thread
+
+from holdfast.client.in_place import groups
+from holdfast.client.worker import this_worker
+from holdfast.core.job.ends import OF_OTHERS
+from holdfast.core.page import layout
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType, ModuleType
+
+SIGNAL = 59
+"""A real-time signal, near those of the bootstrap that show stacks. A script that has a handler for it keeps that."""
+
+AGAIN_S = 0.5
+"""After so long a main thread that has not come out is sent the signal again: code that catches everything, or a finaliser in
+which Python drops exceptions, may have swallowed the first."""
+
+OURS = ("holdfast.client.in_place.lives", "holdfast.client.in_place.channel")
+"""Code that looks for the agent's word by itself."""
+
+FOLLOWS_S = 1.0
+"""An error that tells of another rank's end often comes before the agent's word: so long is that waited for. The agent knows of
+a death within milliseconds; of a node's, later, and then the rank ends with its error as ever."""
+
+
+class Channel:
+    """This process's side of it."""
+
+    def __init__(self, bootstrap: ModuleType, regroup: type[BaseException], tear_down: Callable[[], object] | None) -> None:
+        self.bootstrap, self.exception, self.tear_down = bootstrap, regroup, tear_down
+        self.main = threading.get_ident()
+        self.inside = False  # The script's code runs: `Regroup` may be raised in it.
+        self.before: frozenset[str] = frozenset()  # The sockets that were open when the life began.
+        self.heard = bootstrap.words[layout.LIFE_ASKED]  # The last word of the agent's.
+        self.is_asked = threading.Event()  # The agent wants this round left.
+        self.is_out = threading.Event()  # The main thread has left the script's code.
+        self.is_begun = threading.Event()  # The next round is there.
+
+    # --- the main thread ------------------------------------------------------------------------------------------------
+
+    def enter(self) -> None:
+        """The script's code begins. `Regroup`: it need not."""
+        self.is_out.clear()
+        self.before = groups.sockets()
+        self.inside = True
+        if self.is_asked.is_set():
+            self.inside = False
+            raise self.exception()
+
+    def leave(self, error: BaseException | None, is_regroup: bool) -> bool:
+        """The script's code has ended. Whether another life follows; else this process is as any other from now on."""
+        self.inside = False
+        self.is_out.set()
+        if error is not None and not is_regroup and not (_follows(error) and self.is_asked.wait(FOLLOWS_S)):
+            this_worker.tell_life(layout.NOT_IN_PLACE)
+            return False
+        if not self.is_asked.is_set():
+            this_worker.tell_life(layout.NOT_IN_PLACE)
+            return False
+        return True
+
+    def regroup(self) -> None:
+        """Let go of the round, and wait for the next."""
+        if self.tear_down is not None:
+            self.tear_down()
+        groups.tear_down(self.before)
+        this_worker.begin_anew()
+        this_worker.tell_life(layout.LET_GO)
+        gc.collect()  # of what the round has left: nobody waits for that now
+        self.is_begun.wait()
+        self.is_begun.clear()
+        self.is_asked.clear()
+        page = self.bootstrap.words
+        at = layout.LIFE * 8
+        begin(self.bootstrap, json.loads(bytes(page.cast("B")[at : at + page[layout.LIFE_BYTES]])))
+        this_worker.tell_life(layout.IN_PLACE)
+
+    def interrupted(self, signum: int, frame: FrameType | None) -> None:
+        """The signal's handler, in the main thread."""
+        while frame is not None and _module_of(frame) == "threading":  # whose caller waits
+            frame = frame.f_back
+        if self.inside and self.is_asked.is_set() and (frame is None or _module_of(frame) not in OURS):
+            raise self.exception()
+
+    # --- the thread -----------------------------------------------------------------------------------------------------
+
+    def listen(self) -> None:
+        """Wait for the agent's word, for ever."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for the script's threads
+        while (page := self.bootstrap.words) is not None:
+            word = page[layout.LIFE_ASKED]
+            if word == self.heard:
+                self.bootstrap.sleep_on(word, layout.LIFE_ASKED)
+                continue
+            self.heard = word
+            if word % 2:
+                self.interrupt()
+            else:
+                self.is_begun.set()
+
+    def interrupt(self) -> None:
+        """Get the main thread out of the script's code, however often it takes."""
+        self.is_asked.set()
+        while True:
+            groups.interrupt(self.before)
+            if not self.is_out.is_set():
+                signal.pthread_kill(self.main, SIGNAL)
+            if self.is_out.wait(AGAIN_S):
+                return
+
+
+def open_channel(bootstrap: ModuleType, regroup: type[BaseException], tear_down: Callable[[], object] | None) -> Channel:
+    """Tell the agent that this rank can begin again in place. ValueError: not in the main thread."""
+    if signal.getsignal(SIGNAL) != signal.SIG_DFL:
+        raise ValueError(f"its script handles signal {SIGNAL} itself")
+    channel = Channel(bootstrap, regroup, tear_down)
+    signal.signal(SIGNAL, channel.interrupted)
+    start_new_thread(channel.listen, ())
+    this_worker.tell_life(layout.IN_PLACE)
+    return channel
+
+
+def begin(bootstrap: ModuleType, given: dict[str, object]) -> None:
+    """Put the next round's environment and log files in place."""
+    changed: dict[str, str] = given["set"]  # type: ignore[assignment]
+    for name in given["unset"]:  # type: ignore[attr-defined]
+        os.environ.pop(name, None)
+    stash_at = changed.pop("HOLDFAST_STASH", "")
+    for name in ("PYTHONPATH", "HOLDFAST_PAGE_FD", "HOLDFAST_USER_PYTHONPATH"):
+        changed.pop(name, None)
+    os.environ.update(changed)
+    for fd, stream in ((1, sys.stdout), (2, sys.stderr)):
+        if (path := given[str(fd)]) is not None:
+            _redirect(fd, str(path), stream)
+    bootstrap.go_on(stash_at)
+    stash = sys.modules.get("holdfast.client.stash")
+    if stash is not None:
+        stash.begin_life()
+
+
+def _redirect(fd: int, path: str, stream: object) -> None:
+    try:
+        if stream is not None:
+            stream.flush()  # type: ignore[attr-defined]
+        new = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    except OSError:  # a disk that is gone: what it writes goes where it went
+        return
+    os.dup2(new, fd)
+    os.close(new)
+
+
+def _module_of(frame: FrameType) -> object:
+    return frame.f_globals.get("__name__")
+
+
+def _follows(error: BaseException) -> bool:
+    """Whether it tells of another rank's end."""
+    if not isinstance(error, Exception):
+        return False
+    said = f"{type(error).__name__}: {error}"
+    return isinstance(error, ConnectionError) or any(words in said for words in OF_OTHERS)
