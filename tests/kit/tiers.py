@@ -82,6 +82,7 @@ THOROUGH = {
         e2e/test_unmodified_hang.py::test_a_training_script_hangs_by_what_was_learned_from_its_steps
         e2e/test_min_healthy.py::test_a_script_carries_on_in_its_own_processes_and_nobody_is_restarted but a node
         e2e/test_worker_contract.py::test_gloo_works_across_two_agents_and_a_restart
+        e2e/test_in_place.py::test_who_has_not_failed_keeps_its_process_and_the_loss_is_that_of_an_undisturbed_run
         e2e/test_hard_use.py::test_a_hundred_restarts_cost_the_agent_nothing but plain
         """,
     "faults that take their seconds, of which a simulated job or a machine by itself shows the decision": """
