@@ -62,7 +62,7 @@ def test_without_torch_what_the_ranks_do_not_tell_is_left_open(holdfast: Any, sc
 def test_a_program_that_is_no_python_has_started_and_no_more(holdfast: Any) -> None:
     assert holdfast("run", "--max-restarts", 1, "--no-python", "sh", "-c", "exit $((2 - HOLDFAST_ROUND))").returncode == 0
     assert [phase for phase, took in phases(holdfast).items() if took is None] == [
-        *("tell", "reclaim", "import", "first collective", "restore", "first step"),
+        *("tell", "reclaim", "import", "first collective", "restore", "first step", "again"),
     ]
 
 

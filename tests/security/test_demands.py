@@ -46,7 +46,12 @@ def replies(said: list[Any]) -> list[Reply]:
 
 
 @pytest.mark.parametrize(
-    "much", [{"checks": MANY_PATHS}, {"checks": ("paths=/" + "a" * 5000,)}, {"reason": "x" * (REASON_CHARS + 1)}], ids=str
+    "much",
+    [
+        pytest.param({"checks": MANY_PATHS}, id="checks"),
+        pytest.param({"checks": ("paths=/" + "a" * 5000,)}, id="a long check"),
+        pytest.param({"reason": "x" * (REASON_CHARS + 1)}, id="a long reason"),
+    ],
 )
 def test_what_is_too_large_is_not_passed_on(stage: Job, much: dict[str, Any]) -> None:
     (reply,) = stage.hear(ask(RequestKind.CHECK, target=EVERY_NODE, **much))

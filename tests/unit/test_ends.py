@@ -97,8 +97,8 @@ def test_a_rank_that_left_early_is_what_failed_and_not_the_rank_whose_collective
 @pytest.mark.parametrize("news", ["it failed", "it failed beside it", "it left early"])
 def test_a_broken_collective_waits_for_the_end_that_broke_it(job: Job, news: str) -> None:
     assert job.hear(follower(), 1.0) == [] and job.machine.deadline() <= 1.0 + DOUBT_S
-    node = "a" if news == "it failed beside it" else "b"
-    own = failure(3, node, local_rank=1, exitcode=3)
+    node, rank = ("a", 1) if news == "it failed beside it" else ("b", 3)
+    own = failure(rank, node, local_rank=1, exitcode=3)
     early = Exited(rank=3, local_rank=1, pid=7, at_unix=5.0)
     message = {
         "it failed": Failed(node="b", round=1, failure=own),
@@ -106,7 +106,7 @@ def test_a_broken_collective_waits_for_the_end_that_broke_it(job: Job, news: str
         "it left early": Succeeded(node="b", round=1, exited=(early,)),
     }[news]
     assert "Stop" in kinds(job.hear(message, 1.2))
-    assert job.decided[-1][1].startswith(f"rank 3 (local 1) on {node} exited with code ")
+    assert job.decided[-1][1].startswith(f"rank {rank} (local 1) on {node} exited with code ")
 
 
 def test_another_that_followed_settles_nothing_and_after_a_moment_the_first_is_taken(job: Job) -> None:

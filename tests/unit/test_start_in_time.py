@@ -46,7 +46,7 @@ def test_the_guardian_knows_of_the_lease_before_the_directories_are_made() -> No
     node: Any = SimpleNamespace(member=object(), lease_ends=7.0)
     agent.host, agent.node, agent.lease = host, node, OwnLease(host, node, lease)
 
-    def start(told: Assigned, until: float | None) -> list[Any]:
+    def start(told: Assigned, until: float | None, kept: object) -> list[Any]:
         known.append((lease.until, until))
         raise KeyboardInterrupt
 

@@ -140,7 +140,7 @@ def _wish(said: Request, *, may_be_own: bool) -> Request:
     """An operator's, or the node's own: whoever comes back from under another coordinator has no seat, and the node that it
     names takes that back by its next Join."""
     by = ExcludedBy.ITSELF if may_be_own and said.by is ExcludedBy.ITSELF else ExcludedBy.OPERATOR
-    return replace(said, by=by, reason=said.reason[:LINE_CHARS], checks=said.checks[:ALIKE])
+    return replace(said, by=by)  # too much of it is refused, not cut: `demands`
 
 
 def _reply(job: Job, seat: Seat, said: Reply) -> Reply:

@@ -290,8 +290,9 @@ class Page:
         words, start = self.words, layout.RECORD * 8
         if words[layout.REQUEST_SEEN] != words[layout.REQUEST_COUNT]:
             return None
-        middle = start + min(words[layout.REACHED_BYTES], layout.RECORD_ROOM)
-        return self.map[start:middle], self.map[middle : min(middle + words[layout.RECORD_BYTES], layout.SIZE)]
+        end = start + layout.RECORD_ROOM
+        middle = min(start + words[layout.REACHED_BYTES], end)
+        return self.map[start:middle], self.map[middle : min(middle + words[layout.RECORD_BYTES], end)]
 
     def close_fd(self) -> None:
         """Give the fd back where nobody asks for stacks; the mapping stays."""

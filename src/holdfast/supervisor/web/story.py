@@ -101,7 +101,7 @@ class Story:
     def log(self, id: str, rank: int) -> bytes | None:
         """The end of the log of a rank that failed in that incident. None: there is none here."""
         for life in self.timeline.lives:
-            for failure in self._failures(life) if _id(life) == id else ():
+            for failure in guilty(self._failures(life)) if _id(life) == id else ():
                 if failure.rank == rank and failure.log_path:
                     return end_of(failure.log_path, LOG_BYTES)
         return None
