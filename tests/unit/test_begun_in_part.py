@@ -8,7 +8,10 @@ from typing import Any
 from kit.stages.made_up import assigned, started
 
 from holdfast.agent.workers.rank_lives import FIRST_LOOK_S, RankLives
+from holdfast.core.job.events import RanksBegun
 from holdfast.core.page import layout
+from holdfast.core.processes import ProcessGone
+from holdfast.core.value import replace
 from holdfast.runtime.shm.pages import create_page
 
 
@@ -26,3 +29,16 @@ def test_what_the_bootstrap_could_not_do_is_told() -> None:
     assert told == [f"a rank runs, but is not fully monitored: {text.decode()}"]
     for page in pages:
         page.close()
+
+
+def test_a_rank_that_had_booted_before_all_were_started_has_booted_in_the_time_since_its_own_start() -> None:
+    page = create_page()
+    page.words[layout.BOOTED_NS] = 2_500_000_000
+    told: list[Any] = []
+    host: Any = SimpleNamespace(children={7: SimpleNamespace(page=page)}, now=lambda: 3.0)
+    lives = RankLives(host, told.append, lambda *told: None)
+    (begun,) = started(7)
+    lives.begin_round(assigned(), [replace(begun, at=2.0)])
+    lives.saw(ProcessGone(pid=7, exitcode=0, moments=page.moments))
+    assert [event.booted_s for event in told if isinstance(event, RanksBegun)] == [0.5]
+    page.close()

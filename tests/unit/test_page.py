@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from holdfast.core.page import layout as page
 
-AGENTS = {"MAGIC_AT", "VERSION_AT", "AGENT_PID", "REQUEST", "REQUEST_COUNT", "HOOK", "LEASE_NS", "LIFE_ASKED", "LIFE_BYTES", "LIFE"}
+AGENTS = {
+    "MAGIC_AT", "VERSION_AT", "AGENT_PID", "REQUEST", "REQUEST_COUNT", "HOOK", "LEASE_NS", "LIFE_ASKED", "LIFE_BYTES", "LIFE",
+}  # fmt: skip
 WORKERS = {
     "LOCK_AT", "REQUEST_SEEN", "DUMP_SIGNAL", "DUMP_FD", "PID", "BOOTED_NS", "STATE", "EXIT_NS", "ERROR", "ERROR_UNIX_NS",
     "BEAT_NS", "BEATS", "STEP", "STEP_NS", "STEP_TOOK_NS", "FIRST_BEAT_NS", "AWAITED_NS", "LONGEST_GAP_NS", "OUT_SINCE_NS",

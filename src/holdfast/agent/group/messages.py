@@ -45,6 +45,7 @@ class Started(Observation):
     pid: int
     argv: tuple[str, ...]
     log_dir: str | None
+    at: float = 0.0  # When its start began, by the host's clock.
     spare: bool = False  # A warm spare has become it.
     cold_because: str = ""  # Why none has, where there could have been one.
     in_place: bool = False  # The process of the round before goes on.

@@ -37,7 +37,9 @@ from holdfast.core.wire.messages import Failed, Request, RequestKind
 
 def started(state: State, seen: Started) -> Step:
     """A worker runs."""
-    event = WorkerStarted(rank=state.workers[seen.local_rank].rank, **fields_of(seen))
+    shown = fields_of(seen)
+    del shown["at"]  # an event has a time of its own
+    event = WorkerStarted(rank=state.workers[seen.local_rank].rank, **shown)
     state = with_worker(state, seen.local_rank, in_place=seen.in_place, kept=False)
     return with_worker(state, seen.local_rank, pid=seen.pid, state=WorkerState.RUNNING), [Record(event=event)]
 

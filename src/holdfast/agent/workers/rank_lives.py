@@ -38,9 +38,10 @@ class RankLives(Component):
         self.since, self.due_at = 0.0, NEVER
 
     def begin_round(self, assigned: Assigned, started: Sequence[Observation]) -> list[Observation]:
-        self.base_rank, self.since, self.ended = assigned.base_rank, self.host.now(), {}
-        self.local_ranks = {seen.pid: seen.local_rank for seen in started if isinstance(seen, Started)}
-        self.due_at = self.since + FIRST_LOOK_S
+        begun, now = [seen for seen in started if isinstance(seen, Started)], self.host.now()
+        self.base_rank, self.since, self.ended = assigned.base_rank, min((seen.at for seen in begun), default=now), {}
+        self.local_ranks = {seen.pid: seen.local_rank for seen in begun}
+        self.due_at = now + FIRST_LOOK_S
         return []
 
     def due(self) -> list[Observation]:
@@ -86,7 +87,7 @@ class RankLives(Component):
 
         def latest(moment: str) -> float | None:
             known = [max(0.0, at - self.since) for one in found if (at := getattr(one, moment)) is not None]
-            return max(known, default=None)  # a warm worker has booted before its round began
+            return max(known, default=None)  # one that goes on in place has booted before its round began
 
         event = RanksBegun(
             booted_s=latest("booted_at"),

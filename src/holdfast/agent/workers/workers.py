@@ -337,7 +337,7 @@ class Workers(Component):
 
     def _start(self, local_rank: int, assigned: Assigned, environ: dict[str, str]) -> Started:
         assert self.attempt is not None
-        files = self.attempt[local_rank]
+        at, files = self.host.now(), self.attempt[local_rank]
         if (going_on := self._go_on(local_rank, assigned, environ, files)) is not None:
             return going_on
         # A program that is not Python has no use for a page; its death is seen by its pidfd.
@@ -356,6 +356,7 @@ class Workers(Component):
             pid=pid,
             argv=tuple(argv),
             log_dir=files.dir,
+            at=at,
             spare=spare is not None,
             cold_because=cold_because,
         )
@@ -373,7 +374,8 @@ class Workers(Component):
             return None
         self.given[local_rank] = argv, env, files
         self.local_ranks[pid] = local_rank
-        return Started(local_rank=local_rank, pid=pid, argv=tuple(argv), log_dir=files.dir, in_place=True)
+        at = self.host.now()
+        return Started(local_rank=local_rank, pid=pid, argv=tuple(argv), log_dir=files.dir, at=at, in_place=True)
 
     def _pids(self, local_ranks: Iterable[int]) -> list[int]:
         wanted = set(local_ranks)
