@@ -43,6 +43,7 @@ def test_a_system_call_that_fails_once_ends_no_agent(
     wait_until((folder / "0.1").exists)
     (pid,) = [one["pid"] for one in holdfast.events("AgentStarted")]
     round, failed = 1, 0
+    begun = lambda: [one for one in holdfast.events("WorkerStarted") if one["round"] == round]
     for call, which in [(call, which) for call in CALLS[error].split() for which in FIRST]:
         threads = [word for thread in os.listdir(f"/proc/{pid}/task") for word in ("-p", thread)]
         inject = f"inject={call}:error={error}:when={which}"
@@ -55,7 +56,7 @@ def test_a_system_call_that_fails_once_ends_no_agent(
                 pytest.skip(f"strace may not trace here: {said.strip()}")
             with socket.create_connection(("localhost", free_port)):
                 pass
-            (started,) = [one for one in holdfast.events("WorkerStarted") if one["round"] == round]
+            (started,) = wait_until(begun)
             os.kill(started["pid"], signal.SIGKILL)
             round += 1
             wait_until((folder / f"0.{round}").exists, what=f"round {round}, with {call}: {error}, in:\n{agent.stderr}")
@@ -63,7 +64,7 @@ def test_a_system_call_that_fails_once_ends_no_agent(
             tracer.communicate()
         failed += "INJECTED" in trace.read_text()
     assert failed > 0, "none of the calls was made"
-    wait_until(lambda: [one for one in holdfast.events("WorkerStarted") if one["round"] == round])
+    wait_until(begun)
     (folder / "finish").touch()
     ended = agent.wait()
     assert ended.returncode == 0 and "Traceback" not in ended.stderr, ended.stderr

@@ -149,6 +149,7 @@ def test_descendants_that_left_their_session_and_their_parent_are_found(tmp_path
     assert finish(worker) == -signal.SIGKILL
     strays = set(process.descendants(os.getpid()))  # the daemon was ours already
     assert len(strays) == 1
+    wait_for(lambda: {pid for pid, *_ in process.walk([os.getpid()])} == strays)  # the others are dead, not only dying
     assert process.kill_strays(keep=strays) == set()
     assert process.kill_strays() == strays
     wait_for(lambda: not process.children_of(os.getpid()) or process.reap_strays(()))

@@ -60,8 +60,8 @@ def connected(port: int, wait_until: Callable[..., Any]) -> socket.socket:
 
 def restart(job: Job, round: int) -> None:
     """Kill the rank, and see the next round."""
-    (started,) = [one for one in job.holdfast.events("WorkerStarted") if one["round"] == round - 1]
-    os.kill(started["pid"], signal.SIGKILL)
+    started = job.wait_until(lambda: [one for one in job.holdfast.events("WorkerStarted") if one["round"] == round - 1])
+    os.kill(started[0]["pid"], signal.SIGKILL)
     job.running(0, round)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.waiting import wait_for
 
 from holdfast.diagnosis.rule import load, own_files
 from holdfast.diagnosis.service import Service
@@ -65,7 +66,8 @@ def test_clients_that_send_no_request_keep_nobody_out_and_cost_few_threads(healt
             with suppress(ConnectionError):
                 link.sendall(b"GET /" if number % 2 else b"")
         assert is_well(health.port)
-        assert sum("process_request" in thread.name for thread in threading.enumerate()) <= MOST_CLIENTS
+        busy = lambda: sum("process_request" in thread.name for thread in threading.enumerate())
+        wait_for(lambda: busy() <= MOST_CLIENTS)  # a thread ends a moment after its client's place is another's
 
 
 def test_a_crowd_that_comes_at_once_waits_in_the_kernel_and_nobody_is_dropped_there() -> None:
