@@ -9,6 +9,7 @@
 #   make flaky          tests again and again, every other time on a busy machine: FILE=tests/e2e/test_tee.py N=20
 #   make house          how heavy is the source? Circles of imports, long functions, crowded folders
 #   make wheels         Holdfast's wheels, with those of distributions/, in dist
+#   make release        dist: wheels and source archives, built twice and compared; needs by hash; a bill of materials; one job
 #   make reference      write the pages and drawings of docs/ that are made from the code
 #   make mutations      is a wrong decision found? Twenty mutants, one after the other
 #   make fuzz           bytes that find their own way into the decoder, for FUZZ_S seconds
@@ -44,7 +45,7 @@ PARALLEL = -n $(AT_ONCE) --dist loadgroup --no-loadscope-reorder
 PYTEST   = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest $(PARALLEL) --durations 10
 
 .NOTPARALLEL:
-.PHONY: wheels test test-all test-changed lint ready coverage flaky mutations house diagnosis reference chaos sim demo example-etcd bench fuzz clean torch nvrx google frameworks
+.PHONY: wheels release test test-all test-changed lint ready coverage flaky mutations house diagnosis reference chaos sim demo example-etcd bench fuzz clean torch nvrx google frameworks
 .PHONY: promtool system compiled
 .DEFAULT_GOAL = test
 
@@ -84,6 +85,9 @@ reference: $(VENV)/.dev
 
 wheels: $(VENV)/.core
 	@$(PIP) wheel --no-deps --wheel-dir dist . $(wildcard distributions/*)
+
+release: $(VENV)/.core
+	@$(BIN)/python tests/tools/release.py dist
 
 # Beside lint, pytest compiles the tests once, which each of its workers would else do for itself.
 ready: $(VENV)/.dev

@@ -120,10 +120,11 @@ THOROUGH = {
         e2e/test_kubernetes_orchestrator.py
         e2e/test_jobset_in_place.py
         """,
-    "what is tested elsewhere in parts: every benchmark once, the demo with torch, the wheel in an empty environment": """
+    "what is tested elsewhere in parts: each benchmark once, the demo with torch, a release in an empty environment": """
         e2e/test_benchmarks.py::test_every_benchmark_gives_its_rows
         e2e/test_demo.py::test_the_demo_survives_a_rank_and_a_node_with_pytorch
         e2e/test_wheel.py
+        e2e/test_release.py
         e2e/test_etcd.py::test_the_example_without_docker_forms_one_process_group
         """,
 }  # fmt: skip

@@ -25,7 +25,10 @@ MADE = {"docs/benchmarks.md": "make bench"}
 """What a command makes; it may not be there yet."""
 PLACES = ("", "src/holdfast", "docs", "tests")
 """Where a name in these pages may begin."""
-OTHERS_FLAGS = "--cpunodebind --from-literal --kill-each --label --membind --output --save-every --sections --steps".split()
+OTHERS_FLAGS = """
+    --cpunodebind --from-literal --kill-each --label --membind --no-deps --output --require-hashes --save-every
+    --sections --steps
+""".split()
 """Flags of other programs and of the examples. Those of our commands are read from their parsers."""
 SLURMS_FLAGS = ("--kill-on-bad-exit", "--multi-prog", "--no-kill", "--nodes", "--ntasks-per-node", "--requeue", "--wait")
 by_path = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
