@@ -293,37 +293,43 @@ class SparePool(Component):
 
     def _make(self, slot: int, local_rank: int) -> None:
         argv, env, files = self.given[local_rank]
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.set_inheritable(False)
         # A terminal looks different to an import. Where a worker's output is not known to go there, nothing of it is shown yet.
         ours_too = (files.paths.stdout is None, files.paths.stderr is None) if files is not None else (False, False)
         shown = [number for number, inherited in zip((1, 2), ours_too) if inherited and os.isatty(number)]
-        kept = {number: os.memfd_create("holdfast-output", os.MFD_CLOEXEC) for number in (1, 2) if number not in shown}
-        one = ParkedSpare(local_rank, argv, env, ours, captured=kept)
-        names = os.memfd_create("holdfast-modules", os.MFD_CLOEXEC)
+        kept: dict[int, int] = {}
+        opened: list[int] = []  # Closed whatever fails, descriptors being what most likely does.
+        link: socket.socket | None = None
         try:
+            link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            opened.append(theirs.detach())
+            link.set_inheritable(False)
+            for number in (1, 2):
+                if number not in shown:
+                    kept[number] = os.memfd_create("holdfast-output", os.MFD_CLOEXEC)
+                    opened.append(kept[number])
+            opened.append(names := os.memfd_create("holdfast-modules", os.MFD_CLOEXEC))
             lines = self._to_load(-1 if self.fork else local_rank)
             os.write(names, "\n".join(at_load(line) for line in lines).encode())
             os.lseek(names, 0, os.SEEK_SET)
             pid = self.host.park(
                 argv,
                 launch.spare_env(env, fd=launch.page_at(), agent=os.getpid(), hook=self.hook),
-                {**kept, launch.page_at(): theirs.fileno()},
+                {**kept, launch.page_at(): opened[0]},
                 lambda exitcode: self._gone(pid, exitcode),
                 self.config.bindings.get(local_rank),
             )
-            socket.send_fds(ours, [b"load\0" + (b"fork" if self.fork else b"spawn")], [names])
+            socket.send_fds(link, [b"load\0" + (b"fork" if self.fork else b"spawn")], [names])
         except (StartError, OSError) as error:
-            ours.close()
+            if link is not None:
+                link.close()
             self._show(Made(slot=slot, trouble=str(error)))
             return
         finally:
-            theirs.close()
-            for fd in (names, *kept.values()):
+            for fd in opened:
                 os.close(fd)
-        self.parked[pid] = one
+        self.parked[pid] = ParkedSpare(local_rank, argv, env, link, captured=kept)
         self._show(Made(slot=slot, pid=pid))
-        self.host.watch(ours.fileno(), select.EPOLLIN, lambda events: self._heard(pid))
+        self.host.watch(link.fileno(), select.EPOLLIN, lambda events: self._heard(pid))
 
     def _heard(self, pid: int) -> list[Observation]:
         one = self.parked.get(pid)
