@@ -13,6 +13,8 @@ import pytest
 
 GROUPS = {
     "unit/test_house.py": "one reads the source for all",
+    "sim/test_diagram.py": "one walks through the machines for all",
+    "sim/test_fleet_diagram.py": "one walks through a fleet for all",
     "e2e/test_dashboard.py": "one browser for all",
     "e2e/test_slurm.py": "one cluster for all",
     "e2e/test_slurm_supervisor.py": "one cluster for all",
