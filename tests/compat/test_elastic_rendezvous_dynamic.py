@@ -11,6 +11,8 @@ from unittest.mock import patch
 
 import pytest
 
+from holdfast.elastic.rendezvous.next_step import Wish
+
 SECOND = timedelta(seconds=1)
 
 
@@ -278,9 +280,15 @@ def test_many_nodes_meet_at_once_and_in_the_order_of_their_names(nodes, backend)
 
 
 @pytest.mark.torch
-def test_the_last_call_lets_more_nodes_in_and_ends(nodes, names):
+def test_the_last_call_lets_more_nodes_in(nodes):
+    found = nodes.meet(*[nodes.add(2, 3, last_call_timeout=20) for _ in range(3)])
+    assert {each.world_size for each in found} == {3}
+
+
+@pytest.mark.torch
+def test_the_last_call_ends(nodes):
     began_at = time.monotonic()
-    found = nodes.meet(*[nodes.add(2, 9, last_call_timeout=1) for _ in range(3)])
+    found = nodes.meet(*[nodes.add(3, 9, last_call_timeout=1) for _ in range(3)])
     assert {each.world_size for each in found} == {3} and time.monotonic() - began_at >= 1
 
 
@@ -298,7 +306,7 @@ def test_one_node_too_many_is_a_spare_and_leaves_in_peace(nodes, names):
 @pytest.mark.torch
 @pytest.mark.parametrize("names", ["holdfast.elastic"], indirect=True)  # torch's waits for the meeting point of the dead
 def test_a_spare_takes_the_seat_of_a_node_without_heartbeats(nodes, wait_until):
-    alive = dict(keep_alive_interval=1, keep_alive_max_attempt=3)
+    alive = dict(keep_alive_interval=1, keep_alive_max_attempt=3, last_call_timeout=20)
     first, second = nodes.add(1, 2, **alive), nodes.add(1, 2, **alive)
     nodes.meet(first, second)
     spare, found = nodes.joining(nodes.add(1, 2, **alive))
@@ -312,18 +320,20 @@ def test_a_spare_takes_the_seat_of_a_node_without_heartbeats(nodes, wait_until):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("names", ["holdfast.elastic"], indirect=True)  # torch's waits on, and so calls each round off
-def test_who_waits_and_gets_no_seat_becomes_a_spare(nodes, wait_until):
-    first, second = nodes.add(1, 2), nodes.add(1, 2)
-    nodes.meet(first)
-    late = [nodes.joining(each) for each in (second, nodes.add(1, 2))]
-    wait_until(lambda: first.num_nodes_waiting() == 2)
-    again, agreed = nodes.joining(first)
-    again.join()
-    assert agreed[0].world_size == 2
-    wait_until(lambda: first.num_nodes_waiting() == 0)
-    first.set_closed()
+def test_who_waits_and_gets_no_seat_becomes_a_spare(nodes, names, wait_until):
+    alone = nodes.add(1, 1)
+    nodes.meet(alone)
+    late = [nodes.joining(nodes.add(1, 2, last_call_timeout=20)) for _ in range(3)]
+    wait_until(lambda: alone.num_nodes_waiting() == 3)
+    alone._fulfil(Wish.LEAVE, alone.settings.timeout.join)  # as a node does that comes back
+    wait_until(lambda: len([found for _, found in late if found]) == 2)
+    assert [found[0].world_size for _, found in late if found] == [2, 2]
+    wait_until(lambda: alone.num_nodes_waiting() == 0)
+    alone.set_closed()
     for thread, _ in late:
         thread.join()
+    left = [found[0] for _, found in late if isinstance(found[0], Exception)]
+    assert [type(error) for error in left] == [names("rendezvous").RendezvousGracefulExitError]
 
 
 @pytest.mark.torch
