@@ -49,13 +49,20 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"the folder for temporary files, {tempfile.gettempdir()!r}, has a space: set TMPDIR=/tmp, say")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even read a file of which nobody asked for a test."""
+    test = collection_path.relative_to(Path(__file__).parent) if collection_path.suffix == ".py" else None
+    return True if test and config.getoption("everyday") and tiers.left_out(test.as_posix()) else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what nobody asked for; skip, with the reason, what this machine cannot run; the longest first."""
     if config.getoption("everyday"):
-        table, everyday, left_out = tiers.lines(), [], []
+        everyday, left_out = [], []
         for item in items:
             test = item.nodeid.removeprefix("tests/")
-            (left_out if any(line.takes(test, item.fixturenames) for line in table) else everyday).append(item)
+            taken = any(line.takes(test, item.fixturenames) for line in tiers.lines_of(test.partition("::")[0]))
+            (left_out if taken else everyday).append(item)
         items[:] = everyday
         config.hook.pytest_deselected(items=left_out)
     if hasattr(config, "workerinput"):  # one of several workers: what takes long begins first

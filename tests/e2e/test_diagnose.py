@@ -194,7 +194,7 @@ def test_real_flight_recorders_name_the_rank_that_never_came(holdfast: Any, scri
         f"open(f'{tmp_path}/trace_rank_{{rank}}', 'wb').write(c10d._dump_fr_trace())\n"
         "os._exit(0)\n"
     )
-    holdfast("run", "--nproc-per-node", "3", program, env={"TORCH_FR_BUFFER_SIZE": "2000"})
+    holdfast("run", "--nproc-per-node", "2", program, env={"TORCH_FR_BUFFER_SIZE": "2000"})
     (tmp_path / "records").mkdir()
     for record in tmp_path.glob("trace_rank_*"):
         record.rename(tmp_path / "records" / record.name)

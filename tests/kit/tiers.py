@@ -7,6 +7,7 @@ invariant of ARCHITECTURE.md.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -15,13 +16,13 @@ THOROUGH = {
     "the other ends of a rank: `make test` plays four, and knows all of them by what is recorded of them": """
         e2e/test_every_end.py but soon
         """,
-    "more seeds: `make test` plays the first 500 simulated jobs, and the first turn of each other loop": """
+    "more seeds: `make test` plays the first 250 simulated jobs, and the first turn of each other loop": """
         sim/test_seeds.py::test_every_rule_holds_whatever_happens but 0
         sim/test_fleet.py::test_of_two_supervisors_one_takes_over_whatever_happens_to_them_and_to_their_store but 0
         sim/test_fleet.py::test_every_promise_is_kept_whoever_dies_when but 0
         sim/test_fleet_daemons.py::test_what_a_daemon_has_noted_is_acted_on_whoever_is_killed_when but 0
         e2e/test_chaos.py::test_whoever_is_killed_in_whatever_order_nothing_is_lost but 1
-        unit/test_diagnosis_corpus.py::test_causes_and_culprits_are_found but tuned, from threads
+        unit/test_diagnosis_corpus.py::test_causes_and_culprits_are_found but tuned
         """,
     "agents that die together, on real jobs: `make test` knows it of the simulator": """
         e2e/test_lost_coordinator.py::test_two_of_three_agents_that_are_killed_together_and_started_again_are_the_voters_that_they_were
@@ -57,7 +58,6 @@ THOROUGH = {
         e2e/test_hangs.py::test_a_deadlock_of_collectives_is_blamed_on_who_is_out_of_place_and_else_on_nobody
         e2e/test_hangs.py::test_the_rank_that_never_came_to_a_collective_is_found_by_torch_s_own_record_of_a_running_job
         e2e/test_hangs.py::test_on_two_nodes_the_stacks_of_both_are_kept_and_the_culprit_is_found
-        e2e/test_hangs.py::test_every_node_shows_all_its_ranks_before_any_of_them_ends but on the other node
         e2e/test_hooks.py::test_an_optimizer_s_steps_are_heartbeats_and_progress but plain
         e2e/test_hooks.py::test_a_hang_of_an_unmodified_script_is_found_and_the_job_goes_on
         e2e/test_hooks.py::test_so_are_those_of_scripts_that_use_its_older_name
@@ -120,9 +120,10 @@ THOROUGH = {
         e2e/test_kubernetes_orchestrator.py
         e2e/test_jobset_in_place.py
         """,
-    "what is tested elsewhere in parts: each benchmark once, the demo with torch, a release in an empty environment": """
+    "what is tested elsewhere in parts: benchmarks, mutations, the demo with torch, a release in an empty environment": """
         e2e/test_benchmarks.py::test_every_benchmark_gives_its_rows
         e2e/test_demo.py::test_the_demo_survives_a_rank_and_a_node_with_pytorch
+        e2e/test_developer_tools.py::test_a_mutation_is_found_by_a_test_or_survives_and_is_judged_once
         e2e/test_wheel.py
         e2e/test_release.py
         e2e/test_etcd.py::test_the_example_without_docker_forms_one_process_group
@@ -160,6 +161,17 @@ def lines() -> list[Line]:
     return [
         line_of(line, reason) for reason, text in THOROUGH.items() for line in filter(None, map(str.strip, text.splitlines()))
     ]
+
+
+@functools.cache
+def lines_of(path: str) -> tuple[Line, ...]:
+    """Those that may take a test of this file."""
+    return tuple(line for line in lines() if line.prefix.partition("::")[0] == path or path.startswith(f"{line.prefix}/"))
+
+
+def left_out(path: str) -> bool:
+    """Are all tests of this file only in `make test-all`?"""
+    return any("::" not in line.prefix and not line.but and not line.only for line in lines_of(path))
 
 
 def _words(text: str) -> tuple[str, ...]:
