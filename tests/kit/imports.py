@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import NamedTuple
@@ -29,6 +30,12 @@ def imports(tree: ast.Module, module: str, is_package: bool = False) -> list[Imp
 def modules() -> list[tuple[str, Path]]:
     """Every module of ours: dotted name and file."""
     return [(name_of(path.relative_to(SRC)), path) for path in sorted(SRC.rglob("*.py"))]
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    """A file's syntax tree, read once for all that look at it and change nothing in it."""
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def name_of(path: PurePath) -> str:

@@ -16,13 +16,17 @@ THOROUGH = {
     "the other ends of a rank: `make test` plays four, and knows all of them by what is recorded of them": """
         e2e/test_every_end.py but soon
         """,
-    "more seeds: `make test` plays the first 250 simulated jobs, and the first turn of each other loop": """
-        sim/test_seeds.py::test_every_rule_holds_whatever_happens but 0
+    "more seeds: `make test` plays the first 200 simulated jobs for their troubles, and the first turns of each other loop": """
+        sim/test_seeds.py::test_every_rule_holds_in_more_jobs
         sim/test_fleet.py::test_of_two_supervisors_one_takes_over_whatever_happens_to_them_and_to_their_store but 0
         sim/test_fleet.py::test_every_promise_is_kept_whoever_dies_when but 0
         sim/test_fleet_daemons.py::test_what_a_daemon_has_noted_is_acted_on_whoever_is_killed_when but 0
         e2e/test_chaos.py::test_whoever_is_killed_in_whatever_order_nothing_is_lost but 1
         unit/test_diagnosis_corpus.py::test_causes_and_culprits_are_found but tuned
+        unit/test_diagnosis_mutations.py only from threads, held out, once blind
+        unit/test_sieve.py::test_a_scanner_finds_what_reading_each_line_for_each_rule_finds but 0, 1
+        unit/test_sieve.py::test_words_of_any_bytes_and_lengths_are_found but 0, 1, 2, 3, 4
+        unit/test_sieve.py::test_no_packed_letter_means_something_else_in_a_pattern but 0
         """,
     "agents that die together, on real jobs: `make test` knows it of the simulator": """
         e2e/test_lost_coordinator.py::test_two_of_three_agents_that_are_killed_together_and_started_again_are_the_voters_that_they_were
@@ -51,6 +55,9 @@ THOROUGH = {
         e2e/test_tee.py::test_our_box_is_what_torchrun_prints
         e2e/test_better_than_torchrun.py::test_the_failure_box_is_torchrun_s_to_the_letter
         """,
+    "scripts in a process that has waited for them: `make test` plays plain ones and forked ones": """
+        e2e/test_bootstrap.py only warm
+        """,
     "one more way of what another test shows with a real torch, at some ten seconds each": """
         e2e/test_hangs.py::test_a_script_that_knows_nothing_of_it but blocked
         e2e/test_hangs.py::test_a_process_of_the_data_loader_hangs_and_shows_where
@@ -62,6 +69,9 @@ THOROUGH = {
         e2e/test_hooks.py::test_a_hang_of_an_unmodified_script_is_found_and_the_job_goes_on
         e2e/test_hooks.py::test_so_are_those_of_scripts_that_use_its_older_name
         e2e/test_hooks.py::test_compiled_optimizers_are_compiled_as_without_us
+        e2e/test_hooks.py::test_when_monitoring_is_off_nothing_is_marked
+        e2e/test_hooks.py::test_distributed_checkpoints_are_sections
+        e2e/test_hooks.py::test_a_script_that_has_used_up_all_names_saves_all_the_same
         e2e/test_stash_replicas.py::test_a_lost_node_s_ranks_go_on_elsewhere_and_lose_a_step_at_most but no token
         e2e/test_stash_replicas.py::test_with_two_copies_two_nodes_may_be_lost_at_once
         e2e/test_stash_disk.py::test_two_nodes_that_are_both_lost_go_on_from_their_disks
@@ -82,6 +92,7 @@ THOROUGH = {
         e2e/test_unmodified_hang.py::test_a_training_script_hangs_by_what_was_learned_from_its_steps
         e2e/test_min_healthy.py::test_a_script_carries_on_in_its_own_processes_and_nobody_is_restarted but a node
         e2e/test_worker_contract.py::test_gloo_works_across_two_agents_and_a_restart
+        e2e/test_worker_contract.py::test_gloo_comes_back_at_every_restart but 1
         e2e/test_in_place.py::test_who_has_not_failed_keeps_its_process_and_the_loss_is_that_of_an_undisturbed_run
         e2e/test_hard_use.py::test_a_hundred_restarts_cost_the_agent_nothing but plain
         """,
@@ -92,6 +103,8 @@ THOROUGH = {
         e2e/test_hung_disks.py::test_a_job_ends_well_while_the_mount_hangs
         e2e/test_hung_disks.py::test_where_the_disk_is_full_a_failure_costs_one_restart_and_its_cause_is_known but logs
         e2e/test_failing_calls.py
+        e2e/test_supervisor_pair.py::test_a_leader_that_is_stopped_beyond_its_lease_does_nothing_when_it_goes_on
+        e2e/test_supervisor_pair.py::test_etcd_is_away_for_a_while
         security/test_front_door.py but test_more_idle_connections_than_files_at_the_start_are_not_the_job_s_end
         """,
     "frameworks that take long to import: Lightning, Transformers, JAX, NVRx's and Google's own clients": """
@@ -123,6 +136,7 @@ THOROUGH = {
     "what is tested elsewhere in parts: benchmarks, mutations, the demo with torch, a release in an empty environment": """
         e2e/test_benchmarks.py::test_every_benchmark_gives_its_rows
         e2e/test_demo.py::test_the_demo_survives_a_rank_and_a_node_with_pytorch
+        e2e/test_developer_tools.py::test_tests_that_share_what_is_costly_go_to_one_worker_of_pytest
         e2e/test_developer_tools.py::test_a_mutation_is_found_by_a_test_or_survives_and_is_judged_once
         e2e/test_wheel.py
         e2e/test_release.py

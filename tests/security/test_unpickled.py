@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import pickle
 import resource
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from kit import ROOT
+from kit.imports import tree_of
 
 from holdfast.diagnosis.hangs import plain_pickle
 
@@ -43,10 +45,11 @@ def dotted(node: ast.AST) -> str:
     return ""
 
 
+@functools.cache
 def uses(path: Path) -> set[str]:
     """Which of these a module imports or calls."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         match node:
             case ast.Import(names=names):
                 found |= {one.name for one in names}

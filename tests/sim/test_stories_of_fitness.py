@@ -12,7 +12,6 @@ from holdfast.health.examiner import StartCheck
 from holdfast.sim.checking import HANGS, always, flapping
 from holdfast.sim.checks import Violation
 from holdfast.sim.cluster import Cluster, Job
-from holdfast.sim.scenario import Scenario
 from holdfast.sim.scene import DEADLINE_S
 from holdfast.sim.world import Life
 
@@ -145,12 +144,3 @@ def test_a_node_that_keeps_its_illness_to_itself_breaks_a_rule(start: Start, mon
     cluster.ail("b", always(LOST), LOST)
     with pytest.raises(Violation, match=r"b is unfit .* and holds ranks that others could have"):
         cluster.finish()
-
-
-def test_ailments_are_among_the_troubles() -> None:
-    told: list[str] = []
-    for seed in range(60):
-        scenario = Scenario(seed)
-        scenario.run()
-        told += [what.by for _, _, what in scenario.cluster.transcript.entries if isinstance(what, NodeExcluded)]
-    assert "itself" in told

@@ -19,7 +19,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from kit import ROOT
-from kit.imports import imports, modules
+from kit.imports import imports, modules, tree_of
 
 MIRRORS = ("elastic", "fault_tolerance", "ptl_resiliency")
 """Packages laid out as torch's and NVRx's are, so that their users find what they know."""
@@ -50,7 +50,7 @@ class Module(NamedTuple):
 @functools.cache
 def house() -> tuple[Module, ...]:
     """Every module of ours."""
-    return tuple(Module(name, path, ast.parse(path.read_text())) for name, path in modules())
+    return tuple(Module(name, path, tree_of(path)) for name, path in modules())
 
 
 def largest_folder() -> list[str]:

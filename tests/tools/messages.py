@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from kit.imports import SRC, modules
+from kit.imports import SRC, modules, tree_of
 
 SPEAKING = ("print", "tell", "warn", "complain", "say", "Say", "Notice")
 """Functions and values that say something to a person. So does what ends in `Error`."""
@@ -35,7 +35,7 @@ def messages() -> Iterator[Message]:
     """All of them, in order of their files."""
     for _, path in modules():
         where = str(path.relative_to(SRC / "holdfast"))
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.Call) and _speaks(node.func):
                 given = [*node.args, *(word.value for word in node.keywords if word.arg in ("hint", "text", "what"))]
                 texts = [text for one in given if len(text := _text(one)) >= SHORTEST]

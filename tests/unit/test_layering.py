@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from kit.imports import Import, imports, modules
+from kit.imports import Import, imports, modules, tree_of
 from kit.layers import FLOORS
 
 FLOOR = {package: number for number, floor in enumerate(FLOORS) for package in floor}
@@ -122,9 +122,8 @@ def _arguments(function: ast.FunctionDef) -> list[ast.arg]:
     return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
 
 
-def faults(source: str, module: str, is_package: bool = False) -> list[str]:
+def faults(tree: ast.Module, module: str, is_package: bool = False) -> list[str]:
     """What is wrong with `module`, in words: `line: import: reason`."""
-    tree = ast.parse(source)
     here = package_of(module) or "core"
     pure = here in PURE_PACKAGES or module in PURE_MODULES or is_machine(tree)
     found = []
@@ -176,7 +175,7 @@ def _wrong_stranger(here: str, module: str, used: Import) -> str | None:
 
 @pytest.mark.parametrize(("module", "path"), modules(), ids=lambda given: given if isinstance(given, str) else "")
 def test_a_module_imports_only_what_its_floor_allows(module: str, path: Path) -> None:
-    found = faults(path.read_text(), module, path.name == "__init__.py")
+    found = faults(tree_of(path), module, path.name == "__init__.py")
     assert not found, "\n" + "\n".join(found)
 
 
@@ -209,7 +208,7 @@ def test_a_module_imports_only_what_its_floor_allows(module: str, path: Path) ->
     ],
 )
 def test_a_broken_rule_is_seen_and_explained(module: str, source: str, said: str) -> None:
-    found = faults(source, module)
+    found = faults(ast.parse(source), module)
     assert len(found) == 1 and said in found[0], found
 
 
@@ -228,7 +227,7 @@ def test_a_broken_rule_is_seen_and_explained(module: str, source: str, said: str
     ],
 )
 def test_what_the_rules_allow_passes(module: str, source: str) -> None:
-    assert faults(source, module) == []
+    assert faults(ast.parse(source), module) == []
 
 
 def test_relative_imports_are_resolved_from_a_package_too() -> None:

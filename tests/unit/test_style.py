@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from kit.imports import tree_of
 
 SRC = Path(__file__).parents[2] / "src" / "holdfast"
 
@@ -161,7 +162,7 @@ def test_the_house_keeps_the_rule() -> None:
     """Each of them: a module is parsed once for all."""
     found = dict[Rule, list[str]]()
     for file in sorted(SRC.rglob("*.py")):
-        tree, path = ast.parse(file.read_text()), str(file.relative_to(SRC))
+        tree, path = tree_of(file), str(file.relative_to(SRC))
         for rule in RULES:
             for fault in rule(tree, path):
                 found.setdefault(rule, []).append(f"{path}: {fault}")
