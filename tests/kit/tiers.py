@@ -69,12 +69,14 @@ THOROUGH = {
         e2e/test_hooks.py::test_a_hang_of_an_unmodified_script_is_found_and_the_job_goes_on
         e2e/test_hooks.py::test_so_are_those_of_scripts_that_use_its_older_name
         e2e/test_hooks.py::test_compiled_optimizers_are_compiled_as_without_us
+        e2e/test_hooks.py::test_the_forked_children_of_a_data_loader_say_nothing
         e2e/test_hooks.py::test_when_monitoring_is_off_nothing_is_marked
         e2e/test_hooks.py::test_distributed_checkpoints_are_sections
         e2e/test_hooks.py::test_a_script_that_has_used_up_all_names_saves_all_the_same
         e2e/test_stash_replicas.py::test_a_lost_node_s_ranks_go_on_elsewhere_and_lose_a_step_at_most but no token
         e2e/test_stash_replicas.py::test_with_two_copies_two_nodes_may_be_lost_at_once
         e2e/test_stash_disk.py::test_two_nodes_that_are_both_lost_go_on_from_their_disks
+        e2e/test_stash.py::test_ranks_that_are_killed_lose_no_step_that_all_have_made but 1
         e2e/test_stash.py::test_two_nodes_go_on_from_a_step_that_both_have
         e2e/test_stash.py::test_the_example_loses_a_step_at_most
         e2e/test_stash_torch.py

@@ -9,7 +9,7 @@ import pytest
 from holdfast.sim.fleet.daemons import StockHost
 from holdfast.sim.fleet.fleet import FleetWorld
 
-SEEDS, AT_ONCE = 200, 50
+SEEDS, AT_ONCE = 200, 25
 
 
 def stock(world: FleetWorld, crash_chance: float = 0.0) -> list[StockHost]:
