@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.errors import UsageError
+from holdfast.core.job.ends import WORDLESS
 from holdfast.core.job.failure import Failure
 from holdfast.diagnosis.collect import diagnose
 from holdfast.recovery.findings import Findings, overrides
@@ -62,12 +63,13 @@ def test_what_may_pass_is_tried_again_as_long_as_there_are_restarts(message: str
     assert [restarted(judge, failed(0, message), failed(1, message)) for _ in range(3)] == ["", "", ""]
 
 
-def test_a_signal_is_not_even_looked_at() -> None:
-    def never(failures: object) -> object:
+@pytest.mark.parametrize(("cause", "message"), [("signal", ""), *(("exit", said) for said in WORDLESS)])
+def test_an_end_without_a_word_loads_no_rules(cause: str, message: str) -> None:
+    def never() -> Findings:
         raise AssertionError
 
-    judge = RestartOnFailure(max_restarts=3, findings=lambda: Findings(never, {}))  # type: ignore[arg-type]
-    assert restarted(judge, failed(0, cause="signal")) == ""
+    judge = RestartOnFailure(max_restarts=3, findings=never)
+    assert restarted(judge, failed(0, message, cause=cause)) == ""
 
 
 def test_a_node_with_broken_hardware_is_left_out() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from holdfast.core.job.ends import WORDLESS
 from holdfast.core.job.failure import Cause, Failure, describe
 from holdfast.core.job.policy import Decision, Health, Verdict
 from holdfast.core.machine import NEVER
@@ -204,7 +205,7 @@ class RestartOnFailure:
 
     def _judge_of(self, failure: Failure) -> Findings | None:
         """What judges by a failure's own words, which is made at the first that has any. None: nothing does, or it has none."""
-        if failure.cause not in (Cause.EXCEPTION, Cause.EXIT) or not (failure.message or failure.log_tail):
+        if failure.cause not in (Cause.EXCEPTION, Cause.EXIT) or (failure.message in WORDLESS and not failure.log_tail):
             return None
         if self._found is None and self._findings is not None:
             self._found = self._findings()

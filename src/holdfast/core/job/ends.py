@@ -44,6 +44,11 @@ SIGNALS = {
 }
 """Signals that say by themselves why they came. What others usually mean is said by `telemetry.report.report_text`."""
 
+EXITED = "its script called sys.exit"
+CUT_SHORT = "it ended without Python's own end (os._exit, exec, or native code)"
+WORDLESS = ("", EXITED, CUT_SHORT)
+"""What is said of a code whose program has said nothing: there is nothing in it to diagnose."""
+
 LEFT = "exited with code 0 while other ranks were still training"
 LEAVING = "began to exit by itself while other ranks were still training, and had not ended a second later"
 
@@ -87,10 +92,10 @@ def _of_code(code: int, evidence: Evidence) -> str:
         return CODES[code]
     if evidence.ending:
         last = _plain(evidence.last_line)[:LONGEST_LINE]
-        return "its script called sys.exit" + (f"; its last line on stderr: {last}" if last else "")
+        return EXITED + (f"; its last line on stderr: {last}" if last else "")
     if 128 < code < 128 + 65:
         return f"a shell says so of a child that {name_of(code - 128)} ended"
-    return "it ended without Python's own end (os._exit, exec, or native code)" if evidence.booted else ""
+    return CUT_SHORT if evidence.booted else ""
 
 
 def follows(message: str, evidence: Evidence) -> bool:
