@@ -141,13 +141,15 @@ class StateDisk(Component):
 
     def _list(self, done: Callable[[], None]) -> None:
         try:
+            found: list[tuple[int, Stored]] = []
             with os.scandir(self.folder) as entries:
                 for entry in entries:
                     if entry.name.endswith(PART):
                         os.unlink(entry.path)
                     elif (one := stored(entry.name, int(entry.stat().st_mtime))) is not None:
-                        with self.lock:
-                            self.files.append(one)
+                        found.append((entry.stat().st_mtime_ns, one))
+            with self.lock:  # the oldest first, also of one second
+                self.files += [one for _, one in sorted(found, key=lambda one: one[0])]
         except FileNotFoundError:
             pass
         except OSError as error:
