@@ -68,14 +68,14 @@ def test_the_last_two_that_are_due_are_there_and_another_life_reads_them(rank: A
     assert not (tmp_path / "job" / "first-1-8-0-1-0-1.state.part").exists()
 
 
-@pytest.mark.parametrize("made", [(4, 6), (6, 4)], ids=str)
-def test_of_states_of_one_second_the_older_comes_first_in_whatever_order_the_folder_is_listed(made: Any, tmp_path: Path) -> None:
-    for step in made:
+@pytest.mark.parametrize("steps", [(4, 6), (6, 4)], ids=str)
+def test_of_states_of_one_second_the_older_comes_first_however_they_are_listed(steps: tuple[int, int], tmp_path: Path) -> None:
+    for age, step in enumerate(steps):
         path = tmp_path / f"first-1-{step}-0-1-0-1.state"
         path.touch()
-        os.utime(path, ns=(0, 10**18 + step))
+        os.utime(path, ns=(0, 10**18 + age))
     on_disk, _ = disk(tmp_path).first()
-    assert [found[2] for found in on_disk.stash_on_disk] == [4, 6]
+    assert tuple(found[2] for found in on_disk.stash_on_disk) == steps
 
 
 def test_what_is_being_written_is_not_overwritten_and_the_next_one_that_is_due_waits(rank: Any, wait_until: Any) -> None:
