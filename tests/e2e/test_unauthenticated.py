@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from kit.hosts.hung_mount import HungMount, why_not
 
 pytestmark = pytest.mark.root
 
@@ -31,6 +33,15 @@ while len(answers) < 2 * len(kinds):
 assert not any(ok for ok, text in answers), answers
 assert all("has no token" in text for ok, text in answers), answers
 print("refused", len(answers))
+"""
+
+
+PROVES_THE_RUN_ID = """
+import sys
+from kit.network.security_peer import Peer
+
+host, port = sys.argv[1].rsplit(":", 1)
+Peer(int(port), host=host).prove("net", token="")
 """
 
 
@@ -74,3 +85,19 @@ def test_no_state_is_replicated_where_anybody_could_read_it(hosts, wait_until):
     for agent in job.agents.values():
         wait_until(lambda agent=agent: "states are not replicated: the job has no token" in agent.stderr)
     job.finish("a", "b")
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_nodes_that_keep_their_records_together_have_a_token_without_anybody_giving_one(hosts, tmp_path):
+    with closing(HungMount(tmp_path / "shared", kind="fuse.sshfs")) as mount:
+        job = hosts("a", "b", "c")
+        for name in "ab":
+            (tmp_path / name / "state").symlink_to(mount.path)
+        job.running("a", "b", options=("--require-token",))
+        assert "unauthenticated" not in job.agents["a"].stderr
+        command = [*job.switch.places["c"].through, sys.executable, "-c", PROVES_THE_RUN_ID, job.endpoint]
+        env = {"PYTHONPATH": str(Path(__file__).parents[1])}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=env)
+        assert "wrong job token" in done.stdout + done.stderr and done.returncode != 0
+        assert job.commands["b"]("stop", "net").returncode == 0
+        assert [agent.wait().returncode for agent in job.agents.values()] == [1, 1]

@@ -52,13 +52,16 @@ def environment(pod: dict[str, Any], labels: dict[str, str]) -> dict[str, str]:
             labels = {"spec.nodeName": "gpu-7", "metadata.name": "train-x7", **labels}
             env[entry["name"]] = labels[field["fieldPath"].removeprefix("metadata.labels['").removesuffix("']")]
         else:
-            assert entry["valueFrom"]["secretKeyRef"]["optional"]
+            reference = entry["valueFrom"]["secretKeyRef"]
+            if not reference.get("optional"):
+                env[entry["name"]] = f"the {reference['key']} of {reference['name']}"
     return env
 
 
 def config(pod: dict[str, Any], env: dict[str, str], full_name: str) -> RunConfig:
     command = pod["containers"][0]["command"]
     assert command[:2] == ["holdfast", "run"]
+    assert env["HOLDFAST_TOKEN"] == "the token of train-token", "no pod of these jobs starts without the secret"
     typed = parser.read(command[2:])
     env = env | {"HOSTNAME": full_name.partition(".")[0], "OMP_NUM_THREADS": "1"}
     facts = host(gpus=8, full_name=full_name)

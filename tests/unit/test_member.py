@@ -188,7 +188,7 @@ def test_news_of_an_old_link_is_no_news(running: Talk) -> None:
 
 
 def test_who_is_turned_away_tries_again_until_an_agent_that_was_about_to_go_must_be_gone() -> None:
-    wrong = "another job (--rdzv-id), or a token (--token-file, HOLDFAST_TOKEN) where this job has none"
+    wrong = "another job (--rdzv-id), or a token (--token-file, HOLDFAST_TOKEN, a shared --state-dir) and this job has none"
     talk = Talk()
 
     def broke(at: float, **why: Any) -> list[Message | None]:

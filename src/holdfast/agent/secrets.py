@@ -9,16 +9,24 @@ from __future__ import annotations
 from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import UsageError
 from holdfast.runtime import secrets
+from holdfast.telemetry.record.job_secret import job_secret
 
 
 def job_token(config: RunConfig) -> bytes:
     """The job's secret; empty: it has none. Raises UsageError."""
-    given = secrets.take_secret(b"HOLDFAST_TOKEN")
-    if config.token_file is not None:
-        return secrets.secret_in(config.token_file, "--token-file")
-    if given == b"":
-        raise UsageError("HOLDFAST_TOKEN is set but empty", hint="`holdfast token` makes one; unset it to go without")
-    return given or b""
+    found = job_secret(config.token_file, "--token-file", config.state_dir)
+    check_required(config, bool(found))
+    return found
+
+
+def check_required(config: RunConfig, has_token: bool) -> None:
+    """UsageError: the job shall not start without a token, and has none."""
+    if config.require_token and not has_token:
+        raise UsageError(
+            "--require-token: this job of several nodes has no token",
+            hint="`holdfast token --write FILE` makes one; give each node --token-file FILE, set HOLDFAST_TOKEN, or give all "
+            "nodes one --state-dir on a file system that they share",
+        )
 
 
 def supervisor_token(config: RunConfig) -> bytes:

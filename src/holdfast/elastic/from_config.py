@@ -10,6 +10,7 @@ import os
 import signal
 
 from holdfast.agent.logs.nonblocking_writer import tell
+from holdfast.agent.secrets import check_required
 from holdfast.core.config.config import RunConfig
 from holdfast.core.config.grammar import shown_endpoint
 from holdfast.elastic.launcher.api import LaunchConfig, elastic_launch
@@ -20,6 +21,7 @@ from holdfast.elastic.run import _get_logs_specs_class, command_of
 
 def run(config: RunConfig) -> int:
     """Run this node's part of the job; returns the exit code."""
+    check_required(config, config.token_file is not None or "HOLDFAST_TOKEN" in os.environ)
     entrypoint, args = command_of(config, config.python)
     if config.omp_num_threads:
         os.environ["OMP_NUM_THREADS"] = config.omp_num_threads

@@ -40,3 +40,23 @@ def is_private(path: str) -> bool:
     except OSError:
         return False
     return stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.geteuid() and not seen.st_mode & 0o022
+
+
+def new_file(path: str, text: str, *, replace: bool = False) -> None:
+    """A file in one step: nobody sees half of it, or one that others may read, or follows a link put there for us.
+
+    FileExistsError: there is one, and it is not to be replaced. OSError."""
+    draft = f"{path}.{os.urandom(4).hex()}.new"
+    try:
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with open(fd, "w", encoding="ascii") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(fd)
+        if replace:
+            os.replace(draft, path)
+        else:
+            os.link(draft, path)  # unlike a rename, it fails if there is something
+    finally:
+        if os.path.lexists(draft):
+            os.unlink(draft)

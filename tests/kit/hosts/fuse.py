@@ -34,16 +34,16 @@ class SilentMount:
     """Mounted at `path`, and silent from then on.
 
     `deaf`: it takes up each request and never answers it, so that whoever asks sleeps where not even SIGKILL reaches (state D);
-    otherwise it does not take them up, and who waits can be killed.
+    otherwise it does not take them up, and who waits can be killed. `kind`: its type, as mounts are listed.
     """
 
-    def __init__(self, path: Path, *, deaf: bool) -> None:
+    def __init__(self, path: Path, *, deaf: bool, kind: str = "fuse") -> None:
         self.path = str(path)
         self.asked = 0
         """Requests that were taken up and not answered."""
         self.fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
         options = f"fd={self.fd},rootmode=40000,user_id=0,group_id=0".encode()
-        if _libc.mount(b"silent", self.path.encode(), b"fuse", 0, options):
+        if _libc.mount(b"silent", self.path.encode(), kind.encode(), 0, options):
             error = ctypes.get_errno()
             os.close(self.fd)
             raise OSError(error, os.strerror(error))

@@ -1,8 +1,8 @@
 """A file system that hangs when it is told to, reads and writes alike, as a file server does that pauses; then it goes on.
 
-Run as a program: `hung_mount.py BACK MOUNT` shows the folder BACK at MOUNT, by FUSE. It reads `hang` and `go` from stdin, one a
-line, and answers each with a line; it unmounts at the end of its stdin. It is a program of its own: whoever asks a file system
-that he serves himself may wait for himself. `HungMount` starts it.
+Run as a program: `hung_mount.py BACK MOUNT KIND` shows the folder BACK at MOUNT, by FUSE, as a mount of that type. It reads
+`hang` and `go` from stdin, one a line, and answers each with a line; it unmounts at the end of its stdin. It is a program of
+its own: whoever asks a file system that he serves himself may wait for himself. `HungMount` starts it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ MODE, OWNER, GROUP, SIZE, ATIME, MTIME = 1, 2, 4, 8, 16, 32
 class HungMount:
     """Mounted until `close`. Whoever asks while it hangs sleeps where not even SIGKILL reaches (state D)."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kind: str = "fuse") -> None:
         back, self.path = folder / "back", folder / "mount"
         back.mkdir(parents=True)
         self.path.mkdir()
-        argv = [sys.executable, __file__, str(back), str(self.path)]
+        argv = [sys.executable, __file__, str(back), str(self.path), kind]
         self.server = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._hear("mounted")
 
@@ -72,12 +72,12 @@ class HungMount:
 class Passing(SilentMount):
     """The server: what it is asked, it asks the folder `back`."""
 
-    def __init__(self, back: str, path: Path) -> None:
+    def __init__(self, back: str, path: Path, kind: str) -> None:
         self.back = back
         self.paths, self.ids = {1: ""}, {"": 1}
         self.hangs = False
         self.waiting: list[bytes] = []
-        super().__init__(path, deaf=False)
+        super().__init__(path, deaf=False, kind=kind)
 
     def serve(self) -> None:
         """Until stdin ends."""
@@ -217,8 +217,8 @@ class Passing(SilentMount):
         return said
 
 
-def main(back: str, path: str) -> None:
-    server: Any = Passing(back, Path(path))
+def main(back: str, path: str, kind: str) -> None:
+    server: Any = Passing(back, Path(path), kind)
     try:
         server.serve()
     finally:

@@ -8,6 +8,7 @@ import sys
 from base64 import urlsafe_b64encode
 
 from holdfast.core.errors import UsageError
+from holdfast.runtime.private_files import new_file
 
 HELP = "make a secret by which a job's nodes know each other"
 
@@ -52,27 +53,11 @@ def check_token_file(path: str) -> str:
 
 
 def _write(path: str, token: str, *, replace: bool) -> None:
-    """A new file in one step: nobody sees half of it, or one that others may read, or follows a link put there for us."""
-    draft = f"{path}.{os.getpid()}.new"
     try:
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with open(fd, "w", encoding="ascii") as file:
-            file.write(f"{token}\n")
-            file.flush()
-            os.fsync(fd)
-    except OSError as error:
-        raise UsageError(f"--write: cannot write {path}: {error.strerror}") from error
-    try:
-        if replace:
-            os.replace(draft, path)
-        else:
-            os.link(draft, path)  # unlike a rename, it fails if there is something
+        new_file(path, f"{token}\n", replace=replace)
     except FileExistsError as error:
         raise UsageError(
             f"--write: {path} exists", hint="use it as it is, or --force: nodes with the old token are then shut out"
         ) from error
     except OSError as error:
         raise UsageError(f"--write: cannot write {path}: {error.strerror}") from error
-    finally:
-        if os.path.lexists(draft):
-            os.unlink(draft)

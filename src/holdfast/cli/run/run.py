@@ -109,11 +109,6 @@ def _check_files_and_checks(config: RunConfig) -> None:
     """UsageError for a token that is of no use, or a check that does not exist, before anything is made for the job."""
     if config.token_file is not None and (unwise := check_token_file(config.token_file)):
         _tell([Notice(level="WARNING", text=unwise)], config.log_level)
-    if config.require_token and config.rdzv_backend != "memory" and not (config.token_file or b"HOLDFAST_TOKEN" in os.environb):
-        raise UsageError(
-            "--require-token: this job of several nodes has no token",
-            hint="`holdfast token --write FILE` makes one; give each node --token-file FILE, or set HOLDFAST_TOKEN",
-        )
     if asked := (*config.check_before, *config.check_after, *config.check_during):
         from holdfast.health.check import wanted  # 2 ms, and most jobs have no checks
 

@@ -15,7 +15,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.config.grammar import did_you_mean
-from holdfast.core.errors import UsageError
 from holdfast.core.job.report import Outcome
 from holdfast.core.machine import NEVER
 from holdfast.core.resolve.resolve_rendezvous import KNOWN_KEYS
@@ -24,7 +23,9 @@ from holdfast.rendezvous.rules import Rules
 from holdfast.runtime.net.addresses import is_here, own_address
 from holdfast.runtime.net.frames import Identity
 from holdfast.runtime.net.network import open_doors
-from holdfast.runtime.secrets import secret_in, shelter_of, take_secret
+from holdfast.runtime.secrets import shelter_of
+from holdfast.telemetry.record.job_secret import job_secret
+from holdfast.telemetry.record.state_dir import state_home
 
 from .api import RendezvousHandler, RendezvousParameters
 from .attendance import Attendance, Close, Depart, Enter, Stage
@@ -286,18 +287,15 @@ def _lease_s(params: RendezvousParameters) -> float:
     return _seconds(params, "lease", 3.0)
 
 
-_tokens: dict[str, bytes] = {}  # run id → token from the environment
+_tokens: dict[str, bytes] = {}  # run id → its secret, which is no longer in the environment
 
 
 def _token(params: RendezvousParameters) -> bytes:
     """The job's secret; empty where it has none. It is not left to the workers, but a second handler of the job finds it."""
-    if (path := params.get("token_file")) is not None:
-        return secret_in(path, "the rendezvous setting token_file")
-    given = take_secret(b"HOLDFAST_TOKEN")
-    if given == b"":
-        raise UsageError("HOLDFAST_TOKEN is set but empty", hint="`holdfast token` makes one; unset it to go without")
-    token = _tokens[params.run_id] = given or _tokens.get(params.run_id, b"")
-    return token
+    if params.run_id not in _tokens or b"HOLDFAST_TOKEN" in os.environb or params.get("token_file") is not None:
+        found = job_secret(params.get("token_file"), "the rendezvous setting token_file", state_home(os.environ))
+        _tokens[params.run_id] = found
+    return _tokens[params.run_id]
 
 
 def _shelter(params: RendezvousParameters) -> Shelter | None:

@@ -143,8 +143,8 @@ class Identity:
     def wrong(self) -> str:
         """What may be wrong with a member whose proof is: said to it, so it tells neither the run id nor the token."""
         if self.token:
-            return "wrong job token (--token-file, HOLDFAST_TOKEN), or another job (--rdzv-id)"
-        return "another job (--rdzv-id), or a token (--token-file, HOLDFAST_TOKEN) where this job has none"
+            return "wrong job token (--token-file, HOLDFAST_TOKEN, a shared --state-dir), or another job (--rdzv-id)"
+        return "another job (--rdzv-id), or a token (--token-file, HOLDFAST_TOKEN, a shared --state-dir) and this job has none"
 
 
 class Handshake:
