@@ -11,13 +11,18 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 from kit import orphans
+from kit.hosts.hung_mount import HungMount, why_not
 from kit.jobs import elastic_workers as workers
+
+from holdfast.runtime.process.process import dying
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 METHODS = ("fork", "spawn", "forkserver")
@@ -497,3 +502,22 @@ def test_a_signal_while_workers_start_comes_once_they_can_be_ended(ours, start, 
         else:
             start(ours, [(str(tmp_path / "touched"),)], workers.touch_and_wait, start_method="fork")
     assert len(pids) == 1 and not alive(pids[0])
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_who_is_killed_is_waited_for_though_it_was_left_no_time_to_end(ours, tmp_path, wait_until, caplog):
+    strays = ours("multiprocessing.strays")
+    source = "import signal, sys\nheld = open(sys.argv[1])\nsignal.signal(15, signal.SIG_IGN)\nprint(0, flush=True)\n"
+    with closing(HungMount(tmp_path / "hung")) as mount:
+        (tmp_path / "hung/back/data").touch()
+        command = [sys.executable, "-c", source + "signal.pause()", str(mount.path / "data")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+            child.stdout.readline()
+            mount.hang()
+            worker = strays.Running(child.pid, child.send_signal, lambda: child.poll() is not None)
+            ending = threading.Thread(target=strays.end, args=([worker], signal.SIGTERM, time.monotonic(), 0.0))
+            ending.start()
+            wait_until(lambda: dying(child.pid))
+            mount.go()
+            ending.join()
+            assert child.returncode == -signal.SIGKILL and "still there" not in caplog.text

@@ -25,6 +25,7 @@ MARK = "HOLDFAST_WORKER_GROUP"
 """Variable in every worker's environment: a word for its own start of a group, after those of the groups around it."""
 
 LOOK_S = 0.02  # seconds between two looks where the kernel gives no pidfds
+DEATH_S = 5.0  # How long who has been killed is waited for, at least: the kernel puts away what it had.
 SLICE_S = 0.5  # longest sleep: Python hears of a signal that comes just before a sleep only at its end
 
 
@@ -89,7 +90,7 @@ class Running(NamedTuple):
 
 
 def end(running: list[Running], death_sig: signal.Signals, deadline: float, timeout: float) -> None:
-    """Signal these workers; kill those that still run at `deadline` (monotonic). Waits `timeout` seconds for the killed."""
+    """Signal these workers; kill those that still run at `deadline` (monotonic). Waits `timeout` or DEATH_S for the killed."""
     for worker in running:
         logger.warning("Sending process %s closing signal %s", worker.pid, death_sig.name)
         worker.send(death_sig)
@@ -100,6 +101,7 @@ def end(running: list[Running], death_sig: signal.Signals, deadline: float, time
             message = "Unable to shutdown process %s via %s, forcefully exiting via %s"
             logger.warning(message, worker.pid, death_sig, signal.SIGKILL)
             worker.send(signal.SIGKILL)
+    timeout = max(timeout, DEATH_S)
     for worker in running:
         if not worker.ends_within(timeout):
             why = "it sleeps in the kernel (a hung GPU, network card or file system), where no signal reaches it"
@@ -133,11 +135,15 @@ class Strays:
                 continue
 
     def end(self, deadline: float) -> None:
-        """Wait until all have ended; kill those that have not at `deadline` (monotonic)."""
+        """Wait until all have ended; kill those that have not at `deadline` (monotonic), and wait DEATH_S for them."""
+        killed = False
         while left := [pid for pid in self._held if is_alive(pid)]:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
+                if killed:
+                    return
                 self.signal(signal.SIGKILL)
-                return
+                killed, deadline = True, time.monotonic() + DEATH_S
+                continue
             fds = [fd for pid in left if (fd := self._held[pid]) is not None]
             wait(fds, min(remaining, SLICE_S if len(fds) == len(left) else LOOK_S))
