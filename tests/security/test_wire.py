@@ -170,7 +170,7 @@ def test_a_wrong_token_ends_a_link_for_good(place, wait_until):
     here.network.listen()
     there.network.connect(1)
     seen = turn(here, there, until=lambda: not there.network.wires, wait_until=wait_until)
-    why = "wrong job token (--token-file, HOLDFAST_TOKEN), or another job (--rdzv-id)"
+    why = "wrong job token (--token-file, HOLDFAST_TOKEN, a shared --state-dir), or another job (--rdzv-id)"
     assert seen[there] == [LinkDown(link=1, reason=why, final=True)]
     assert seen[here] == [] and len(here.told) == 1
 

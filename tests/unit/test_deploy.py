@@ -142,7 +142,7 @@ def test_prometheus_reads_the_metrics_with_a_token_of_the_secret_that_the_superv
     assert endpoint["port"] in [port["name"] for port in service["spec"]["ports"]]
     (volume,) = [one for one in the("Deployment")["spec"]["template"]["spec"]["volumes"] if "secret" in one]
     assert endpoint["authorization"]["credentials"]["name"] == volume["secret"]["secretName"]
-    secret = re.search(r"create secret .*?\n\$", (ROOT / "docs/how-to/kubernetes.md").read_text(), re.DOTALL)
+    secret = re.search(r"generic holdfast-supervisor .*?\n\$", (ROOT / "docs/how-to/kubernetes.md").read_text(), re.DOTALL)
     assert secret is not None
     used = ["token", endpoint["authorization"]["credentials"]["key"], volume["secret"]["items"][0]["key"]]
     assert re.findall(r"--from-literal=([\w-]+)=", secret.group()) == used, "the how-to makes what the manifests read"
