@@ -423,6 +423,15 @@ def test_a_job_shows_its_ranks_with_step_and_age_of_the_heartbeat(page, stage):
     expect(ranks.first).to_have_attribute("aria-label", "rank 0, exit -9, step 12840")
 
 
+def test_a_job_without_a_secret_is_shown_as_unauthenticated(page, stage):
+    page.goto(f"{stage.url}#/jobs/train")
+    expect(page.get_by_text("Needs at least")).to_be_visible()
+    expect(page.get_by_text("Unauthenticated")).to_have_count(0)
+    stage.change(jobs=[made_up.job("train", ["n1"], is_open=True)])
+    expect(page.get_by_text("Unauthenticated")).to_be_visible()
+    expect(page.get_by_text("give its nodes --token-file")).to_be_visible()
+
+
 def test_decisions_are_filtered(page, stage):
     page.goto(f"{stage.url}#/decisions")
     listed = page.get_by_role("list", name="Decisions").get_by_role("listitem").filter(has=page.locator(".deed-head"))

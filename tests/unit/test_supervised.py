@@ -16,20 +16,22 @@ from holdfast.core.job.events import HealthChanged
 from holdfast.core.job.xid import DeviceFault
 from holdfast.core.value import replace
 from holdfast.runtime.host import Host
+from holdfast.runtime.net.frames import Identity
 
 
 @pytest.fixture
 def supervised() -> Iterator[SupervisorLink]:
-    config = RunConfig(training_script="train.py", state_dir="/nowhere", supervisors=("127.0.0.1:9",))
+    config = RunConfig(training_script="train.py", state_dir="/nowhere", supervisors=("127.0.0.1:9",), max_nodes=2)
     join = SimpleNamespace(node="c-1", name="c", life="1", domain="")
     state = SimpleNamespace(spare_because="")
     group: Any = SimpleNamespace(join=join, phase=Phase.JOINING, state=state, workers={}, assigned=None, round=0)
     host = Host(lambda text: None)
     nobody: Any = None
     agent_log: Any = SimpleNamespace(say=lambda text, level: None)
+    network: Any = SimpleNamespace(listeners=[1], endpoint=("n0", 29400), identity=Identity("job", b""), shelter=None)
     node: Any = SimpleNamespace(group=group, server=None)
     around = Surroundings(
-        config=config, host=host, agent_log=agent_log, node=node, network=nobody, job_dir=nobody, perform=nobody
+        config=config, host=host, agent_log=agent_log, node=node, network=network, job_dir=nobody, perform=nobody
     )
     supervised = SupervisorLink(around, nobody, secret=b"", progress=lambda local_rank: {})
     supervised.due()
@@ -55,6 +57,16 @@ def test_that_a_node_waits_for_a_place_is_told_at_once_though_no_event_says_so(s
     assert supervised.due_at == 0.0
     supervised.due()
     assert supervised.told is not None and supervised.told.spare_because == "there are enough" and supervised.due_at > 0.0
+
+
+@pytest.mark.parametrize(
+    ("secret", "host", "is_open"), [(b"", "n0", True), (b"a secret", "n0", False), (b"", "127.0.0.1", False)]
+)
+def test_that_anybody_may_join_the_job_is_told(supervised, secret, host, is_open):
+    supervised.around.network.identity, supervised.around.network.endpoint = Identity("job", secret), (host, 29400)
+    supervised.recorded(changed("gpu", "fit"), 0.0)
+    supervised.due()
+    assert supervised.told.is_open is is_open
 
 
 def test_a_node_is_unfit_until_each_of_its_checks_is_content(supervised):

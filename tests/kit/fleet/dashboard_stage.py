@@ -49,7 +49,7 @@ def node(name: str, state: str = "fit", **other: Any) -> dict[str, Any]:
 def job(name: str, nodes: list[str], **other: Any) -> dict[str, Any]:
     """One that runs on these nodes."""
     usual: dict[str, Any] = {"state": "running", "round": 1, "attempt": 0, "outcome": "", "least": 1, "spares": []}
-    usual |= {"waits": "", "ranks": len(nodes)}
+    usual |= {"waits": "", "is_open": False, "ranks": len(nodes)}
     return {
         "name": name,
         **usual,

@@ -35,7 +35,7 @@ from holdfast.core.wire.links import Connect, HangUp, Transmit
 from holdfast.health.verdict import UNFIT
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.frames import Identity
-from holdfast.runtime.net.network import Network
+from holdfast.runtime.net.network import Network, is_open
 from holdfast.runtime.secrets import shelter_of
 
 LOOK_S = 5.0  # Between two looks at the ranks' steps. What is news is told at once.
@@ -60,6 +60,7 @@ class SupervisorLink(Component):
         """`secret`: the supervisor's. `progress`: what is known of a local rank's."""
         config, host = around.config, around.host
         self.config, self.outer, self.control, self.group = config, host, control, around.node.group
+        self.around = around
         self.rendezvous, self.progress, self.say = around.rendezvous, progress, around.agent_log.say
         self.inner = Host(host.complain)
         identity = Identity(FLEET, secret)
@@ -186,6 +187,7 @@ class SupervisorLink(Component):
             members=self._members(),
             unfit=next(iter(self.unfit.values()), ""),
             outcome=self.outcome,
+            is_open=self.around.network is not None and is_open(self.around.network, self.config.max_nodes),
         )
 
     def _members(self) -> tuple[str, ...] | None:

@@ -159,6 +159,8 @@ class Standing(FleetMessage):
     """Why the node must not be used, by its own checks. Empty: it may."""
     outcome: str = ""
     """How the job ended. Empty: it has not."""
+    is_open: bool = False
+    """The job is unauthenticated: who knows its name can join it."""
     is_watcher: bool = False
     """A host's daemon says it, of ranks that others have started: it sees them, and cannot steer them."""
     limits: dict[str, int] = {}  # noqa: RUF012

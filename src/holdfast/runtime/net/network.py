@@ -505,6 +505,12 @@ def is_authenticated(identity: Identity, shelter: Shelter | None) -> bool:
     return bool(identity.token) or shelter is not None
 
 
+def is_open(network: Network, max_nodes: int) -> bool:
+    """Whether the job is unauthenticated: who reaches this node from another host and knows the run id can join it."""
+    listens = network.listeners and max_nodes > 1 and not is_loopback(network.endpoint[0])
+    return bool(listens) and not is_authenticated(network.identity, network.shelter)
+
+
 def open_doors(network: Network, max_nodes: int, *, token_by: str) -> str:
     """What a person should know about who can join; empty: nothing. `token_by`: how a node is given a token."""
     token = network.identity.token

@@ -54,6 +54,11 @@ class FleetJob:
         return self.round in self._running
 
     @property
+    def is_open(self) -> bool:
+        """Whether one of its nodes says that it is unauthenticated."""
+        return any(report.is_open for report in self.reports.values() if report.state != ReporterState.ENDED)
+
+    @property
     def is_watched(self) -> bool:
         """Whether only hosts' daemons tell of it: its ranks were started by others, who take no orders from us."""
         return 0 < self._watchers == len(self.reports)

@@ -65,6 +65,8 @@ class Job(Value):
     """Nodes that wait for a place."""
     waits: str
     """What it waits for, and what ends that: another node, or a coordinator. Empty: for nothing."""
+    is_open: bool
+    """It is unauthenticated: who reaches it and knows its name can join it."""
     ranks: int
     """Of its newest round."""
     lives: tuple[JobLife, ...]
@@ -291,6 +293,7 @@ def job(fleet: FleetState, known: FleetJob) -> Job:
         nodes=tuple(sorted(known.ranked)),
         spares=tuple(sorted(fleet.spares(known))),
         waits=wanted or next((report.waits for report in here if report.waits), ""),
+        is_open=known.is_open,
         ranks=sum(len(report.ranks) for report in newest),
         lives=tuple(known.lives),
     )

@@ -78,6 +78,7 @@ export function open([name], query) {
     parts.facts.replaceChildren(
       facts([
         job.waits ? ["Waits", job.waits] : null,
+        job.is_open ? ["Unauthenticated", "whoever reaches it and knows its name can join it: give its nodes --token-file"] : null,
         ["Nodes", listed(job.nodes)],
         ["Spares", listed(job.spares)],
         ["Needs at least", many(job.least, "node")],
