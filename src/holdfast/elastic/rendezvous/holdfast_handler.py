@@ -292,10 +292,13 @@ _tokens: dict[str, bytes] = {}  # run id → its secret, which is no longer in t
 
 def _token(params: RendezvousParameters) -> bytes:
     """The job's secret; empty where it has none. It is not left to the workers, but a second handler of the job finds it."""
-    if params.run_id not in _tokens or b"HOLDFAST_TOKEN" in os.environb or params.get("token_file") is not None:
-        found = job_secret(params.get("token_file"), "the rendezvous setting token_file", state_home(os.environ))
+    path = params.get("token_file")
+    if path is None and params.run_id in _tokens and b"HOLDFAST_TOKEN" not in os.environb:
+        return _tokens[params.run_id]
+    found = job_secret(path, "the rendezvous setting token_file", state_home(os.environ))
+    if path is None:
         _tokens[params.run_id] = found
-    return _tokens[params.run_id]
+    return found
 
 
 def _shelter(params: RendezvousParameters) -> Shelter | None:
