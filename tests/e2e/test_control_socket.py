@@ -107,6 +107,20 @@ def test_an_agent_can_be_asked_from_its_first_moment(holdfast, wait_until) -> No
     assert job.wait().returncode == 1
 
 
+def test_a_reason_that_is_no_text_is_refused_and_the_job_goes_on(holdfast, wait_until) -> None:
+    job = holdfast.start("run", "--no-python", "sleep", 60)
+    [(folder, node)] = wait_until(lambda: [(str(job), node) for job in holdfast.jobs() for node in running_nodes(str(job))])
+    wait_until(lambda: holdfast.events("WorkerStarted"))
+    for said in (5, ["a"], {"b": 1}, True):
+        for asked in ({"ask": "stop"}, {"ask": "restart"}, {"ask": "exclude", "node": node}):
+            told = ask(folder, node, asked | {"reason": said})
+            assert not told["ok"] and told["error"].startswith("reason is ") and "no text" in told["error"]
+    assert "no text" in ask(folder, node, {"ask": "exclude", "node": 5})["error"]
+    assert ask(folder, node, {"ask": "status"})["ok"]
+    assert ask(folder, node, {"ask": "stop", "reason": None})["ok"]
+    assert job.wait().returncode == 1
+
+
 @pytest.mark.usefixtures("agent")
 def test_what_cannot_be_done_is_refused_with_a_reason(tmp_path: Path) -> None:
     assert ask(str(tmp_path), "n1", {"ask": "fly"}, PATIENCE_S) == {"ok": False, "error": "what is fly?"}

@@ -156,6 +156,8 @@ def test_what_makes_no_sense_is_refused_before_anything_starts(holdfast, tmp_pat
         refused = holdfast.run("supervisor", "--listen", "127.0.0.1:0", "--http", "off", "--state", tmp_path / "fleet", *flags)
         assert refused.returncode == 2 and said in refused.stderr, refused.output
     assert "no receiver is given" in holdfast.run("notify", "--state", tmp_path).stderr
+    lost = holdfast.run("notify", "--state", tmp_path / "nowhere", "--webhook", "http://h/")
+    assert lost.returncode == 2 and "no supervisor keeps its state there" in lost.stderr and not (tmp_path / "nowhere").exists()
 
 
 def test_the_swap_of_a_real_node_is_told_and_counted_and_once_though_all_are_killed(holdfast, job, tmp_path, wait_until, hook):

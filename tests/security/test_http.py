@@ -136,6 +136,13 @@ def test_no_incident_leads_out_of_a_jobs_folder(door):
         assert door.asked(f"/api/jobs/train/incidents/{id}")[0] == 404
 
 
+@pytest.mark.parametrize("body", ['{"reason": 5}', '{"reason": ["a"]}', "[]", '"a"', "5", "{", "[" * 5000])
+def test_a_body_that_is_none_is_refused_and_drains_nothing(door, body):
+    told = door.client.post("/api/nodes/n1/drain", content=body, headers={"Content-Type": "application/json"})
+    assert told.status_code == 400 and told.json()["hint"] == 'send {"reason": "…"}'
+    assert door.client.get("/api/fleet").json()["nodes"][0]["standing"] != "draining"
+
+
 def test_nothing_that_is_asked_for_becomes_a_header_or_a_line_of_the_log(door):
     for path in ("/api/nodes/n%0d%0aX-Evil:%201", "/static/%0d%0aX-Evil:%201", "/%0d%0aSet-Cookie:%20a=b"):
         status, answer = door.asked(path)

@@ -153,11 +153,14 @@ class Service:
 
     def _asked(self, control: ControlSocket) -> list[Observation]:
         for request in control.requests():
-            self._answer(request)
+            try:
+                self._answer(request)
+            except UsageError as error:
+                request.refuse(str(error))
         return []
 
     def _answer(self, request: Request) -> None:
-        name, job, reason = (str(request.arguments.get(word) or "") for word in ("node", "job", "reason"))
+        name, job, reason = map(request.text, ("node", "job", "reason"))
         reason = plain(reason, keep="")[:400] or f"an operator asked for it ({request.ask})"
         fleet, now = self.fleet.state, self.host.now()
         match request.ask:
@@ -184,13 +187,8 @@ class Service:
 
     def _ask_fleet(self, request: Request, node: str, job: str, reason: str) -> None:
         """The fleet's `Reply` answers the request."""
-        wish, wanted = Wish(request.ask), None
-        try:
-            if wish == Wish.INJECT:
-                wanted = injection(request.arguments)
-        except UsageError as error:
-            request.refuse(str(error))
-            return
+        wish = Wish(request.ask)
+        wanted = injection(request.arguments) if wish == Wish.INJECT else None
         self.asks += 1
         self.asked[self.asks] = request
         self._show(Asked(ask=self.asks, wish=wish, node=node, job=job, reason=reason, injection=wanted))

@@ -129,10 +129,10 @@ class ControlHandler(Component):
                 request.reply(self._nodes())
                 return []
             case "stop":
+                grace, reason = request.arguments.get("grace_s"), _reason(request)
                 request.reply({})
-                grace = request.arguments.get("grace_s")
                 grace_s = float(grace) if isinstance(grace, (int, float)) and grace >= 0 else None
-                return [StopAsked(reason=_reason(request), grace_s=grace_s)]
+                return [StopAsked(reason=reason, grace_s=grace_s)]
             case "signal":
                 return self._signal(request)
             case "restart":
@@ -177,15 +177,16 @@ class ControlHandler(Component):
         """Restart all ranks of the job: the coordinator decides, as when a rank asks for it."""
         if self.group.phase is not Phase.RUNNING:
             raise UsageError(f"no ranks run here: the node is {self.group.phase}")
+        asked = self._request(RequestKind.RESTART, reason=_reason(request)[:LONGEST_REASON])
         request.reply({"text": f"the coordinator was asked to restart round {self.group.round}"})
-        return [self._request(RequestKind.RESTART, reason=_reason(request)[:LONGEST_REASON])]
+        return [asked]
 
     def _request(self, kind: RequestKind, **what: Any) -> ToCoordinator:
         """To the coordinator, which decides about it or passes it on. `what`: as in `wire.Request`."""
         return ToCoordinator(message=wire.Request(node=self.group.join.node, round=self.group.round, kind=kind, **what))
 
     def _exclusion(self, request: Request) -> list[Observation]:
-        name, reason = str(request.arguments.get("node") or ""), _reason(request)[:LONGEST_REASON]
+        name, reason = request.text("node"), _reason(request)[:LONGEST_REASON]
         if not name or len(name) > LONGEST_NAME:
             raise UsageError("which node? give its name, as `holdfast status` shows it")
         return [self._request(RequestKind(request.ask), target=name, ask=self._await(request), reason=reason)]
@@ -209,7 +210,7 @@ class ControlHandler(Component):
 
     def _inject(self, request: Request) -> list[Observation]:
         """Play a fault, here or, through the coordinator, on another node."""
-        name, wanted = str(request.arguments.get("node") or self.name), injection(request.arguments)
+        name, wanted = request.text("node") or self.name, injection(request.arguments)
         if name != self.name:
             target = name[:LONGEST_NAME]
             return [self._request(RequestKind.INJECT, target=target, ask=self._await(request), injection=wanted)]
@@ -249,7 +250,7 @@ class ControlHandler(Component):
         return {"round": rendezvous.round, "nodes": nodes, "left_out": len(rendezvous.seats) - len(nodes)}
 
     def _signal(self, request: Request) -> list[Observation]:
-        name = str(request.arguments.get("signal"))
+        name = request.text("signal")
         if name not in NUMBERS:
             raise UsageError(f"there is no signal {name!r}")
         request.reply({})
@@ -282,4 +283,4 @@ class ControlHandler(Component):
 
 
 def _reason(request: Request) -> str:
-    return str(request.arguments.get("reason") or f"an operator asked for it (holdfast {request.ask})")
+    return request.text("reason") or f"an operator asked for it (holdfast {request.ask})"

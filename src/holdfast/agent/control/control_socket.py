@@ -27,6 +27,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.agent.control.control_client import Reachable
+from holdfast.core.errors import UsageError
 from holdfast.core.value import to_plain
 
 MAX_REQUEST = 65_536  # Bytes of a request. The longest sensible one is a few hundred.
@@ -40,6 +41,10 @@ class Request:
     def __init__(self, ask: str, arguments: dict[str, Any], answer: Callable[[dict[str, Any]], None]) -> None:
         self.ask, self.arguments, self._answer = ask, arguments, answer
 
+    def text(self, name: str) -> str:
+        """That argument. Empty: it is not given. UsageError: it is no text."""
+        return text_of(self.arguments, name)
+
     def reply(self, answer: Mapping[str, Any]) -> None:
         """Answer. `ok` is true unless given."""
         self._answer({"ok": True, **answer})
@@ -47,6 +52,14 @@ class Request:
     def refuse(self, error: str) -> None:
         """Answer that it cannot be done, and why."""
         self._answer({"ok": False, "error": error})
+
+
+def text_of(arguments: Mapping[str, Any], name: str) -> str:
+    """What was sent under that name. Empty: nothing. UsageError: it is no text."""
+    said = arguments.get(name)
+    if said is not None and not isinstance(said, str):
+        raise UsageError(f"{name} is {json.dumps(said)[:40]}, which is no text")
+    return said or ""
 
 
 class ControlSocket:

@@ -38,6 +38,8 @@ class Notify:
         self, folder: str, webhooks: Sequence[str], secret: bytes, otlp: str | None, say: Callable[[str], None]
     ) -> None:
         """`folder`: the supervisor's state directory; `otlp` None: to nobody. UsageError."""
+        if not os.path.isdir(folder):
+            raise UsageError(f"--state: {folder}: no supervisor keeps its state there", hint="`holdfast supervisor` makes it")
         self.feed, self.say, self.otlp = Feed(folder), say, open_otlp(otlp) if otlp is not None else None
         kept, source, now_unix = os.path.join(folder, "told"), socket.gethostname(), time.time()
         receivers = [Webhook(url, secret, source) for url in webhooks]

@@ -22,6 +22,8 @@ from starlette.responses import JSONResponse, RedirectResponse, Response, Stream
 from starlette.routing import Route as Served
 
 from holdfast import __version__
+from holdfast.agent.control.control_socket import text_of
+from holdfast.core.errors import UsageError
 from holdfast.core.value import to_plain
 from holdfast.runtime.peer_user import user_between
 from holdfast.supervisor.metrics import CONTENT_TYPE, exposition
@@ -187,7 +189,9 @@ class Api:
         about = {table[:-1]: await self._known(table, request)}
         try:
             said = json.loads(await _body(request) or b"{}")
-            reason = str(said.get("reason") or "")
+            reason = text_of(said, "reason")
+        except UsageError as error:
+            raise Refused(400, str(error), hint='send {"reason": "…"}') from error
         except (ValueError, AttributeError, RecursionError):
             raise Refused(400, "the request's body is not a JSON object", hint='send {"reason": "…"}') from None
         told = await self.mirror.wish({"ask": ask, "reason": one_line(reason, 400), **about})
