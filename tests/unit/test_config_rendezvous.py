@@ -108,9 +108,15 @@ def test_a_mapped_backend_is_told_and_our_own_name_needs_no_word():
     assert told("--nnodes", "2", "--rdzv-backend", "embedded", "--rdzv-endpoint", "a:1").notices == ()
 
 
-def test_embedded_without_an_endpoint_reaches_this_host_only():
-    assert "only agents on this host" in warnings("--nnodes", "2", "--rdzv-backend", "c10d")
-    assert config("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0").rdzv_port == 0  # one node: any free port
+@pytest.mark.parametrize("backend", [(), ("--rdzv-backend", "static"), ("--rdzv-backend", "c10d")])
+def test_several_nodes_without_an_endpoint_are_told_that_only_this_host_reaches_it(backend):
+    said = warnings("--nnodes", "2", *backend)
+    assert "only agents on this host reach" in said and "give all nodes the same --rdzv-endpoint HOST:PORT" in said
+    assert "only agents" not in warnings("--nnodes", "2", *backend, "--rdzv-endpoint", "a:1")
+
+
+def test_whoever_gives_the_master_s_address_is_told_nothing():
+    assert "only agents" not in warnings("--nnodes", "2", "--master-addr", "127.0.0.1")
 
 
 def test_a_node_rank_that_nobody_reads_is_told():

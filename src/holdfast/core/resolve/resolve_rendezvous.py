@@ -155,6 +155,8 @@ def _static(draft: Draft) -> None:
         given = draft.values["master_port"]
         host, port = draft.text("master_addr").strip("[]"), MASTER_PORT if given is None else given
         origins = "master_addr", "master_port"
+        if not draft.given("master_addr"):
+            _warn_of_loopback(draft, host, port)
     if port == 0:
         raise UsageError(
             f"port 0: {nodes} nodes cannot meet on a port that none of them knows", hint=f"give one, such as {MASTER_PORT}"
@@ -186,11 +188,16 @@ def _embedded(draft: Draft) -> None:
             f"{name}: port 0: the other nodes would not know which port it is", hint=f"give one, such as {host}:{EMBEDDED_PORT}"
         )
     if not text and not alone:
-        draft.warn(f"no --rdzv-endpoint: nodes meet at {host}:{port}, which only agents on this host reach")
+        _warn_of_loopback(draft, host, port)
     if asked not in ("embedded", "static") and not by_itself:
         draft.tell("NOTE", f"--rdzv-backend {asked} is served by our embedded server at {grammar.shown_endpoint(host, port)}")
     _meet_at(draft, host, port, draft.origin("rdzv_endpoint"))
     _ranks_by_coordinator(draft)
+
+
+def _warn_of_loopback(draft: Draft, host: str, port: int) -> None:
+    where = f"nodes meet at {host}:{port}, which only agents on this host reach"
+    draft.warn(f"no --rdzv-endpoint: {where}: give all nodes the same --rdzv-endpoint HOST:PORT")
 
 
 def _etcd(draft: Draft) -> None:
