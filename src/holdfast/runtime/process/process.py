@@ -315,17 +315,27 @@ def descendants(pid: int) -> list[int]:
 
 
 def walk(roots: Iterable[int], keep: Collection[int] = ()) -> list[tuple[int, str, bool]]:
-    """(pid, start time, is dying) of everything below `roots` that is no zombie, without the subtrees of `keep`."""
+    """(pid, start time, is dying) of everything below `roots` that is no zombie, without the subtrees of `keep`.
+
+    Whoever loses its parent while we look goes to a root, the subreaper: roots are read again until they have nobody new.
+    """
     found: list[tuple[int, str, bool]] = []
-    queue = list(roots)
-    parents = None if _kernel_lists_children() else _parents()
-    while queue:
-        for child in children_of(queue.pop(0), parents):
-            if child in keep or (fields := _stat(child)) is None:
-                continue
-            queue.append(child)
-            if fields[0] not in "ZX":
-                found.append((child, fields[19], bool(int(fields[6]) & PF_EXITING)))
+    seen = set(keep)
+    known = -1
+    while known != len(seen):
+        known = len(seen)
+        queue = list(roots)
+        parents = None if _kernel_lists_children() else _parents()
+        while queue:
+            for child in children_of(queue.pop(0), parents):
+                if child in seen:
+                    continue
+                seen.add(child)
+                if (fields := _stat(child)) is None:
+                    continue
+                queue.append(child)
+                if fields[0] not in "ZX":
+                    found.append((child, fields[19], bool(int(fields[6]) & PF_EXITING)))
     return found
 
 
