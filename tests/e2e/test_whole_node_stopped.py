@@ -26,7 +26,13 @@ def test_its_ranks_die_in_their_sleep_before_others_take_their_place(job, holdfa
     assert old in asleep and agent_pid(holdfast, place) in asleep
     for pid in asleep:
         os.kill(pid, signal.SIGSTOP)
-    assert [job.rank(rank, 0, 2)[1] for rank in range(2)] in ([2, 2], [3, 3])  # its agent may be back by then
+
+    def has_begun(round: int) -> bool:
+        return all((job.folder / f"{rank}.0.{round}").exists() for rank in range(2))
+
+    # The kernel wakes its agent, which may be back before each of the others' ranks has run its first line in round 2.
+    round = job.wait_until(lambda: next(filter(has_begun, (2, 3)), 0), what="the other two ranks in another round")
+    assert [job.rank(rank, 0, round)[1] for rank in range(2)] in ([2, 2], [3, 3])
     assert state(old) in (None, "Z"), "nobody has continued it"
     os.kill(agents[place].process.pid, signal.SIGCONT)
     job.finish()
