@@ -70,6 +70,23 @@ def test_an_error_that_was_caught_and_logged_is_not_the_one_that_was_not(tmp_pat
     assert judged(written(tmp_path / "rank_3.log", *both)).kind == "oom-gpu", "logged, and raised again"
 
 
+GLOG = "W1127 09:10:11.000000 123 torch/_inductor/utils.py:1250] "
+
+
+def test_what_torch_told_as_a_warning_is_not_why_the_job_ended(tmp_path: Path) -> None:
+    lines = [GLOG + line for line in SKIPPED[1:]]
+    assert judged(written(tmp_path / "warned.log", *lines, "reading", *ENDED[:2], "ValueError: bad mix")).rule == "python-value"
+    raised = judged(written(tmp_path / "own.log", *SKIPPED[1:]))
+    assert judged(written(tmp_path / "again.log", *lines, *SKIPPED[1:])).confidence == raised.confidence
+    assert judged(written(tmp_path / "alone.log", *lines)).kind == "data", "where nothing else is known"
+
+
+def test_the_line_of_a_launcher_s_box_that_tells_of_a_signal_is_nobody_s_word(tmp_path: Path) -> None:
+    box = [*BOX.replace("-9", "-15").splitlines(), "  traceback : Signal 15 (SIGTERM) received by PID 4711"]
+    found = judged(written(tmp_path / "console.log", *box))
+    assert (found.kind, found.rank, found.node) == ("preempted", 2, "n7") and "SIGTERM" in found.sentence
+
+
 def test_of_two_errors_in_one_file_the_first_is_the_cause(tmp_path: Path) -> None:
     first, then = "KeyError: 'input_ids'", "AttributeError: 'Loader' object has no attribute 'workers'"
     told = [f"[rank{rank}]: {line}" for rank, end in ((2, first), (5, then)) for line in (*ENDED[:2], end)]

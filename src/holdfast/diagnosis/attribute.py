@@ -104,7 +104,7 @@ def _of_little(alive: list[Sighting], places: Places) -> Finding:
     """What is left where nothing tells of a failure: consequences, what was survived, or an end that was no failure."""
     evidence = places.evidence
     if effects := [one for one in alive if one.rule.depth == EFFECT]:
-        return _finding(effects, places)
+        return _finding([one for one in effects if one.rule.kind != Class.UNKNOWN] or effects, places)
     if gone := [one for one in evidence.sightings if one.recovered]:
         return _finding(gone, places)
     if evidence.ends:

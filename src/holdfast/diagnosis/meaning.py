@@ -17,6 +17,9 @@ GENERAL = (
 )
 """Words of failures of any kind: of exceptions, and of what hands them on."""
 
+OF_AN_END = re.compile(r"\s*traceback\s*: Signal \d+ \(\w+\) received by PID")
+"""In torchrun's box: how a process ended, which `ends` reads, and nobody's word."""
+
 _QUOTED = re.compile(r"(?:[^']*'(?P<what>[^'\n]{1,160})')?")  # The first of what a message puts in quotes, if it does.
 
 Meaning = tuple[Rule, re.Match[str]]  # What a line means, as a rule says it, and where it stands.
@@ -37,6 +40,8 @@ class Meanings:
 
     def best(self, text: str, words: Iterable[str], frames: Sequence[Frame] = (), *, is_raised: bool = False) -> Meaning | None:
         """What the line means. `words`: of ours, those in it; `frames`: of the traceback that it ends, if it does."""
+        if OF_AN_END.match(text):
+            return None
         inside = [word for word in dict.fromkeys(words) if word in text]
         known = self.rules.best(text, inside)
         if known is not None and known[0].depth > EFFECT:

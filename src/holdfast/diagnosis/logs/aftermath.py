@@ -48,7 +48,7 @@ def followed(
         if one.mark and one.offset >= start:
             own, left = True, len(marked[one.mark]) - bisect_right(marked[one.mark], one.offset)
         went_on = one.rule.depth > EFFECT and _went_on(progress, one, alone=alone)
-        found.append(replace(one, recovered=went_on, left=left, own=own))
+        found.append(replace(one, recovered=one.recovered or went_on, left=left, own=own))
     return found
 
 

@@ -47,6 +47,9 @@ _NAMED = re.compile(r"(?i)(?<!local )(?<!local_)\b(?:global[_ ])?rank[ =:#]+(\d{
 _RECORD = re.compile(r"\b(?:ERROR|CRITICAL)\b")
 """In a program's log line that tells of an error; after any other line a traceback stands by chance."""
 
+_WARNING = re.compile(r"\bW\d{4} \d\d:\d\d")
+"""Before a line of what its program goes on after: glog's, as torch writes it. Above a traceback it stands by chance."""
+
 LAST = 200  # Lines of a log's end that are looked at, where nothing in it is known.
 FRAMES = 300  # Lines, others' included, that a traceback may have.
 _FRAME = re.compile(r'  File "([^"]*)", line \d+(?:, in (.*))?')
@@ -183,9 +186,9 @@ class Scanner:
             speaker, text = log.frame.split(_decoded(line), log.speaker)
             if (found := self.meanings.guess(text)) is not None:
                 rule, match = found
-                said = {name: value for name, value in match.groupdict().items() if value is not None}
+                said = _groups(match)
                 meant = _meant(rule, said, text, speaker)
-                seen = _sighting(rule, said, meant, text, log.source, max(1, number), 0, logged=False)
+                seen = _sighting(rule, said, meant, text, log.source, max(1, number), 0)
                 if best is None or rule.confidence > best[0]:
                     best = rule.confidence, seen
         if best is not None:
@@ -270,21 +273,29 @@ class Scanner:
         rule, found = best
         if "\\n" in rule.pattern:
             found = self.rules.match(rule, "\n".join((text, *_further(log, lines, here + 1, speaker)))) or found
-        said = {name: value for name, value in found.groupdict().items() if value is not None}
+        said = _groups(found)
         meant = _meant(rule, said, text, speaker)
-        what = said.get("what", "")
-        key = (rule.name, meant.rank, meant.local, meant.node, meant.mark, what if rule.depth == MACHINE else "")
+        key = _key(rule, meant, said.get("what", ""))
         log.counts[key] = log.counts.get(key, 0) + 1
         before = log.sightings.get(key)
         known = None if _is_survived(before, rule, number) else before
         if known is not None and not known.logged:
             return  # the same again: of a flood each line comes here
-        logged = rule.depth in (SYMPTOM, CAUSE) and (before is None or before.logged)
-        logged = logged and _was_logged(log, lines[max(0, here - ABOVE) : here], speaker)
-        if known is not None:
-            log.sightings[key] = known if logged else replace(known, logged=False)
-        else:
-            log.sightings[key] = _sighting(rule, said, meant, text, log.source, number, offset, logged=logged)
+        caught = _may_be_caught(rule, before)
+        warned = caught and _is_warned_of(line.removesuffix(text), frames)
+        logged = warned or (caught and _was_logged(log, lines[max(0, here - ABOVE) : here], speaker))
+        seen = known or _sighting(rule, said, meant, text, log.source, number, offset)
+        log.sightings[key] = replace(seen, logged=logged, recovered=warned or (logged and seen.recovered))
+
+
+def _groups(found: re.Match[str]) -> dict[str, str]:
+    """By the name of a pattern's group: what stands there, if something does."""
+    return {name: value for name, value in found.groupdict().items() if value is not None}
+
+
+def _key(rule: Rule, meant: Speaker, what: str) -> tuple[object, ...]:
+    """By which one who says the same again is known."""
+    return rule.name, meant.rank, meant.local, meant.node, meant.mark, what if rule.depth == MACHINE else ""
 
 
 def _is_survived(before: Sighting | None, rule: Rule, number: int) -> bool:
@@ -292,15 +303,25 @@ def _is_survived(before: Sighting | None, rule: Rule, number: int) -> bool:
     return before is not None and rule.depth > EFFECT and number - before.line > FAR
 
 
+def _may_be_caught(rule: Rule, before: Sighting | None) -> bool:
+    """Whether such a message may be of an error that its program has caught, as far as the same ones `before` tell."""
+    return rule.depth in (SYMPTOM, CAUSE) and (before is None or before.logged)
+
+
+def _is_warned_of(head: str, frames: list[Call] | None) -> bool:
+    """Whether a traceback, whose lines begin with `head`, is told as what its program goes on after."""
+    return frames is not None and _WARNING.search(head) is not None
+
+
 def _sighting(
-    rule: Rule, said: Mapping[str, str], meant: Speaker, text: str, source: str, line: int, offset: int, *, logged: bool
+    rule: Rule, said: Mapping[str, str], meant: Speaker, text: str, source: str, line: int, offset: int
 ) -> Sighting:
     """What a line says, by the groups of its rule's pattern."""
     return Sighting(
         **{field: told for field, told in fields_of(meant).items() if field != "pod"},
         rule=rule, text=text.strip()[:500], source=source, line=line, offset=offset,
         what=said.get("what", ""), peer=said.get("peer") or said.get("peer_rank") or said.get("peer_rank2") or "",
-        seq=int(said["seq"]) if "seq" in said else None, op=said.get("op", ""), missing=_missing(said), logged=logged,
+        seq=int(said["seq"]) if "seq" in said else None, op=said.get("op", ""), missing=_missing(said),
     )  # fmt: skip
 
 
