@@ -35,7 +35,7 @@ SIGNALS = {
     -6: (Class.FRAMEWORK, 0.4, "aborted in native code (SIGABRT)", "see what it wrote on stderr"),
     -7: (Class.OOM_HOST, 0.5, "died of a bus error (SIGBUS): often a full /dev/shm", "give the container more shared memory"),
     -4: (Class.ENVIRONMENT, 0.7, "ran an instruction that its CPU lacks (SIGILL)", "install a build for it on every node"),
-    -8: (Class.USER_CODE, 0.5, "divided by zero in native code (SIGFPE)", "see its stack for an empty batch or size"),
+    -8: (Class.FRAMEWORK, 0.5, "divided by zero in native code (SIGFPE)", "see the library in its stack, and its input"),
     -5: (Class.FRAMEWORK, 0.5, "ran into a trap in native code (SIGTRAP)", "see what it wrote on stderr"),
     -31: (Class.ENVIRONMENT, 0.7, "made a call that the system forbids (SIGSYS)", "see the container's seccomp profile"),
     -24: (Class.PREEMPTED, 0.6, "used up its processor time (SIGXCPU)", "ask for more time"),
@@ -61,6 +61,7 @@ UNEVEN = "have all ranks make the same number of steps, and leave together (exit
 def attribute(evidence: Evidence) -> Finding:
     """What happened, to whom, why, and what to do."""
     places = Places(evidence)
+    evidence = places.evidence
     alive = [one for one in evidence.sightings if not one.recovered]
     symptoms = _own_symptoms(alive)
     if lost := next((end for end in evidence.ends if end.lost), None):  # what the others say of it comes after
@@ -172,9 +173,16 @@ def _said(one: Sighting, who: str, confidence: float) -> tuple[Class, str]:
 
 
 def _culprit(one: Sighting, same_depth: Sequence[Sighting], places: Places) -> int | None:
-    """Whose it is; else whose another message of the same cause is, on the same node."""
+    """Which rank it blames."""
     if one.rule.depth == EFFECT:
-        return None if one.rank is None or one.peer or one.missing else places.rank(one)
+        return None if one.rank is None or one.peer or one.missing or one.op else places.rank(one)
+    if one.rule.kind == Class.FABRIC and one.peer:
+        return None  # which of both ends it is, one of them cannot know
+    return _of_same_cause(one, same_depth, places)
+
+
+def _of_same_cause(one: Sighting, same_depth: Sequence[Sighting], places: Places) -> int | None:
+    """Whose it is; else whose another message of the same cause is, on the same node."""
     alike = (seen for seen in same_depth if seen.rule.kind == one.rule.kind and seen.node == one.node)
     found = next((rank for seen in (one, *alike) if (rank := places.rank(seen)) is not None), None)
     if found is None and one.rule.depth == CAUSE and one.local is None and one.rule.kind not in OF_NOBODY:

@@ -22,6 +22,8 @@ OF_AN_END = re.compile(r"\s*traceback\s*: Signal \d+ \(\w+\) received by PID")
 
 _QUOTED = re.compile(r"(?:[^']*'(?P<what>[^'\n]{1,160})')?")  # The first of what a message puts in quotes, if it does.
 
+ALL = 0.8  # A term that is so much of a line is all that it says.
+
 Meaning = tuple[Rule, re.Match[str]]  # What a line means, as a rule says it, and where it stands.
 
 
@@ -46,7 +48,7 @@ class Meanings:
         known = self.rules.best(text, inside)
         if known is not None and known[0].depth > EFFECT:
             return known
-        if (handed := self._handed_on(text, inside, frames)) is not None:
+        if (handed := self._handed_on(text, inside, frames)) is not None and _says_more(handed, known):
             return handed
         said = self._inside(text, inside)
         if known is not None and not any(term.depth > EFFECT for term in said):
@@ -63,8 +65,7 @@ class Meanings:
         """What another one's message means that the line hands on, if it says why."""
         if (inner := CARRIER.search(text)) is None:
             return None
-        handed = self.best(inner["inner"], inside, frames)
-        return handed if handed is not None and handed[0].depth > EFFECT else None
+        return self.best(inner["inner"], inside, frames)
 
     def _inside(self, text: str, words: Iterable[str]) -> list[Term]:
         """The terms in a line, each as its vocabulary wants it."""
@@ -78,11 +79,17 @@ class Meanings:
         return pattern
 
 
+def _says_more(handed: Meaning, known: Meaning | None) -> bool:
+    """Whether what a line hands on says more than the rule that knows the line."""
+    return handed[0].depth > EFFECT or (known is not None and handed[0].confidence > known[0].confidence)
+
+
 def _counts(means: Judged, text: str, known: Meaning | None, *, is_raised: bool) -> bool:
     """Whether a judgement says more than the rule that knows the line, which does not only happen to have a term."""
     if known is not None and means.term.depth <= known[0].depth:
         return False
-    return is_raised or means.term.depth >= MACHINE or ":" in text or is_failing(text)
+    said = any(len(one) > ALL * len(text.strip()) for one in means.term.spellings)
+    return is_raised or said or means.term.depth >= MACHINE or ":" in text or is_failing(text)
 
 
 def _as_rule(means: Judged, text: str) -> Meaning | None:

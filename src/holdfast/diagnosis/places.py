@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from holdfast.core.job.finding import Class
+from holdfast.core.value import replace
 from holdfast.diagnosis.evidence import End, Evidence, Sighting
 from holdfast.diagnosis.precedence import first
 from holdfast.diagnosis.tables import SYMPTOM
@@ -12,12 +14,13 @@ from holdfast.diagnosis.tables import SYMPTOM
 BESIDE = (Class.GPU, Class.USER_CODE, Class.FRAMEWORK)
 """Classes of what a rank may complain of when something below it broke; and the same class as that."""
 
+_DEVICE = re.compile(r"(?:\bGPU |\bcuda:|\bXPU )([1-9]\d?)\b")
+
 
 class Places:
     """Which rank sits where, as far as anybody has said so."""
 
     def __init__(self, evidence: Evidence) -> None:
-        self.evidence = evidence
         self.nodes: dict[int, str] = {}
         self.locals: dict[tuple[str, int], int] = {}
         self.pids: dict[tuple[str, int], int] = {}
@@ -27,6 +30,12 @@ class Places:
             if one.rank is not None:
                 self._note(one, one.rank)
         self.pids = {**evidence.pids, **self.pids}
+        self.told = frozenset(end for end in evidence.ends if end.rank is not None)
+        ends = tuple(end if end.rank is not None else replace(end, rank=self._of_process(end)) for end in evidence.ends)
+        self.evidence = replace(evidence, ends=ends)  # Ends of which only the place was told have their rank.
+        for end in ends:
+            if end.rank is not None:
+                self._note(end, end.rank)
 
     def _note(self, one: End | Sighting, rank: int) -> None:
         if one.node:
@@ -40,11 +49,22 @@ class Places:
         """Whose it is."""
         if one.rank is not None:
             return one.rank
-        by_pid = None if one.pid is None else _only(self.pids, one.pid, one.node)
-        found = self._by_place(one) if by_pid is None else by_pid
-        return self._dead_on(one) if found is None else found
+        found = self._of_process(one)
+        found = self._dead_on(one) if found is None else found
+        return self._by_device(one) if found is None else found
 
-    def _by_place(self, one: Sighting) -> int | None:
+    def _by_device(self, one: Sighting) -> int | None:
+        """Whose GPU it names: a process that sees several uses the one of its place. The first may be all that each sees."""
+        of_one = one.count == 1 and not self.several and one.rule.kind in (Class.OOM_GPU, Class.GPU)
+        named = _DEVICE.search(one.text) if of_one else None
+        return None if named is None else int(named[1])
+
+    def _of_process(self, one: End | Sighting) -> int | None:
+        """By its pid, else by its place."""
+        by_pid = None if one.pid is None else _only(self.pids, one.pid, one.node)
+        return self._by_place(one) if by_pid is None else by_pid
+
+    def _by_place(self, one: End | Sighting) -> int | None:
         if one.local is None:
             return None
         at = {rank for (node, local), rank in self.locals.items() if local == one.local and one.node in ("", node)}
@@ -75,12 +95,16 @@ class Places:
         # Of what its kernel says of a GPU: ranks may know that host by its address only.
         at = "" if one.rule.kind == Class.GPU and one.node not in named else one.node
         here = [end for end in ends if end.rank is not None and not end.innocent and (at in ("", end.node) or not end.node)]
-        if one.rule.kind == Class.OOM_HOST:
-            return _only_one([end for end in here if end.exitcode in (-9, -7)])
         complaints = self._complaints(one, at)
+        if one.rule.kind == Class.OOM_HOST:
+            return _killed(here, complaints)
         if complaints and (at or len({seen.rank for seen in complaints}) == 1):
             return first(complaints, self.evidence).rank
-        return _only_one(here)
+        # All fail by an exception of all: then that a launcher saw the one of this place first tells nothing.
+        return _only_one([end for end in here if self._tells(end)])
+
+    def _tells(self, end: End) -> bool:
+        return end in self.told or (end.exitcode or 0) < 0
 
     def _complaints(self, one: Sighting, at: str) -> list[Sighting]:
         """What ranks say that `one` may have brought about, of the node `at`; empty: of any."""
@@ -98,6 +122,13 @@ def _only(pids: Mapping[tuple[str, int], int], pid: int, node: str) -> int | Non
     at = {rank for (where, its), rank in pids.items() if its == pid and node in ("", where)}
     at = at or {rank for (where, its), rank in pids.items() if its == pid and not where}
     return at.pop() if len(at) == 1 else None
+
+
+def _killed(ends: list[End], complaints: list[Sighting]) -> int | None:
+    """The one rank that was killed as memory runs out; else of which a shell or a container says so."""
+    by_signal = _only_one([end for end in ends if end.exitcode in (-9, -7)])
+    told = {seen.rank for seen in complaints if seen.rule.kind == Class.OOM_HOST}
+    return by_signal if by_signal is not None or len(told) != 1 else told.pop()
 
 
 def _only_one(ends: list[End]) -> int | None:

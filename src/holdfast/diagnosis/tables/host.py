@@ -33,8 +33,6 @@ RULES: tuple[Row, ...] = (
      "[9981.2] Memory failure: 0x3f2a1c: Killing python:71234 due to hardware memory corruption"),
     ("edac-ue", "node-lost", MACHINE, 88, "EDAC MC", r"EDAC MC\d+: \d+ UE ", "the host's memory has an error that cannot be corrected", "drain the node, and replace the module that it names", LINUX + "drivers/edac/edac_mc.c",
      "[9981.2] EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#1_Chan#0_DIMM#0"),
-    ("soft-lockup", "node-lost", MACHINE, 82, "soft lockup - CPU|watchdog: BUG: soft lockup|Watchdog detected hard LOCKUP|detected stalls on CPUs", r"soft lockup - CPU#\d+ stuck|hard LOCKUP|rcu_\w+ (?:self-)?detected stalls? on CPU",
-     "a processor of that host is stuck in the kernel", "drain the node; see which driver it names", LINUX + "kernel/watchdog.c", "[7712.1] watchdog: BUG: soft lockup - CPU#17 stuck for 23s! [python:71234]"),
     ("kernel-panic", LOST, MACHINE, 97, "Kernel panic - not syncing", r"Kernel panic - not syncing", "its host's kernel panicked", "drain the node", LINUX + "kernel/panic.c", "[7712.1] Kernel panic - not syncing: Fatal hardware error!"),
     ("kernel-oops", LOST, MACHINE, 82, "BUG: unable to handle|kernel BUG at|Oops: ", r"BUG: unable to handle (?:kernel|page fault)|kernel BUG at|Oops: [0-9a-f]{4}", "its host's kernel has a fault", "drain the node; see which module it names", LINUX + "arch/x86/mm/fault.c",
      "[7712.1] BUG: unable to handle page fault for address: ffffb2f1c0"),

@@ -13,8 +13,8 @@ FIRST = "see the rank that failed first, or never came"
 LINK = "check that node's network card, cable and switch port (ibstat, link error counters)"
 
 RULES: tuple[Row, ...] = (
-    ("nccl-watchdog-timeout", "unknown", EFFECT, 45, "Watchdog caught collective operation timeout",
-     r"(?:\[Rank (?P<rank>\d+)\] )?Watchdog caught collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)",
+    ("nccl-watchdog-timeout", "unknown", EFFECT, 45, "aught collective operation timeout",
+     r"(?:\[Rank (?P<rank>\d+)\] )?(?:Watchdog c|C)aught collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)",
      "a collective did not end in time", FIRST, C10D + "ProcessGroupNCCL.cpp",
      "[rank3]:[E1121 12:00:00.123456789 ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4711, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600021 milliseconds before timing out."),
     ("nccl-flight-mismatch", USER, CAUSE, 80, "last enqueued work|last enqueued NCCL work", r"Not all ranks joining the same collective",
@@ -46,7 +46,8 @@ RULES: tuple[Row, ...] = (
      "ncclUnhandledCudaError: Call to CUDA function failed."),
     ("nccl-backend-error", UNKNOWN, EFFECT, 30, "DistBackendError", r"DistBackendError: NCCL (?!.*store->get)", "a collective failed", FIRST, C10D + "ProcessGroupNCCL.cpp",
      "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:268, unhandled cuda error"),
-    ("nccl-store-unique-id", "node-lost", EFFECT, 50, "communicator and retrieving ncclUniqueId", r"setting up NCCL communicator and retrieving ncclUniqueId from \[0\]",
+    ("nccl-store-unique-id", "node-lost", EFFECT, 50, "communicator and retrieving ncclUniqueId|communicator and retreiving ncclUniqueId",
+     r"setting up NCCL communicator and retr(?:ie|ei)ving ncclUniqueId from \[(?P<missing>0)\]",
      "it waited in vain for rank 0 to begin a communicator", "see what kept rank 0", C10D + "ProcessGroupNCCL.cpp",
      "torch.distributed.DistBackendError: [3] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but store->get('0') got error: Connection reset by peer"),
     ("nccl-aborted", UNKNOWN, EFFECT, 25, "NCCL communicator was aborted", r"NCCL communicator was aborted", "its communicator was given up", FIRST, C10D + "NCCLUtils.hpp",

@@ -1,0 +1,85 @@
+"""Whose failure is it, where the line that tells the cause names nobody?"""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.job.finding import Finding
+from holdfast.diagnosis.attribute import attribute
+from holdfast.diagnosis.gather import of_text
+from holdfast.diagnosis.rule import load
+
+RULES = load()
+KERNEL = "kernel: Out of memory: Killed process 4711 (python3) total-vm:201822140kB, anon-rss:121004188kB, file-rss:71680kB"
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 564.00 MiB. GPU {} has a total capacity of 22.20 GiB"
+LAUNCH = "subprocess.CalledProcessError: Command '['/usr/bin/python3', '-u', 'train.py', '--local_rank=7', '--lr', '0.4']' "
+COMPLETION = "n1:984:1357 [4] ib_plugin.c:1615 NCCL WARN NET/IB : Got completion from peer 172.36.143.59<44206> with status=12"
+NCCL_ID = "communicator and {} ncclUniqueId from [0] via c10d key-value store by key '0', but get('0') got error: Timeout"
+WORK = "WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600022 milliseconds"
+
+
+def judged(*lines: str) -> Finding:
+    return attribute(of_text("\n".join(lines), RULES))
+
+
+def ended(code: int, local: int, pid: int = 4711) -> str:
+    """How torchrun says it before its box, which is cut off of many logs."""
+    return f"ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: {code}) local_rank: {local} (pid: {pid})"
+
+
+@pytest.mark.parametrize(
+    ("lines", "rank"),
+    [
+        ([KERNEL, ended(-9, 5)], 5),
+        (["[rank2]: Killed", "train.sh: line 14: 4711 Killed    python train.py --rank 2", "reason OOMKilled"], 2),
+        ([ended(-7, 1)], 1),
+        ([LAUNCH + "died with <Signals.SIGSEGV: 11>."], 7),
+        (["torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGABRT"], 1),
+        ([OOM.format(3)], 3),
+    ],
+    ids=["by its pid", "by what its shell says", "by its place", "of the older launcher", "of spawn", "by its GPU"],
+)
+def test_of_one_node_a_place_a_pid_or_a_gpu_tells_the_rank(lines: list[str], rank: int) -> None:
+    assert judged(*lines).rank == rank
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [OOM.format(0)],
+        [OOM.format(gpu) for gpu in (3, 1, 2)],
+        ["ValueError: no such preset", ended(1, 2)],
+        [COMPLETION],
+        [f"[Rank 118] Watchdog caught collective operation timeout: {WORK}"],
+    ],
+    ids=["each may see one GPU", "of several", "all fail alike", "one of two ends of a link", "who waits like any other"],
+)
+def test_what_may_be_of_another_or_of_all_is_nobody_s(lines: list[str]) -> None:
+    assert judged(*lines).rank is None
+
+
+@pytest.mark.parametrize("spelled", ["retrieving", "retreiving"])
+def test_who_waits_for_nccl_s_id_waits_for_the_first_rank(spelled: str) -> None:
+    told = (f"[rank{rank}]: DistBackendError: [{rank}] is setting up NCCL {NCCL_ID.format(spelled)}" for rank in (1, 2, 3))
+    found = judged("[rank0]: Running tokenizer on the dataset", *told)
+    assert (found.kind, found.rank) == ("unknown", 0)
+
+
+def test_what_a_watchdog_hands_on_counts_and_not_that_it_ends_its_process() -> None:
+    of_group = "what():  [PG 0 Rank {0}] Process group watchdog thread terminated with exception: [Rank {0}] Watchdog caught "
+    ends = "terminate called after throwing an instance of 'c10::DistBackendError'"
+    told = (f"{of_group.format(rank)}collective operation timeout: {WORK}" for rank in range(4))
+    assert judged(ends, *told).kind == "fabric", "all of them came"
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind"),
+    [
+        (["[CUDA ERROR] at file train_gpt2.cu:961:", "an illegal memory access was encountered"], "user-code"),
+        (["/usr/bin/ld: cannot find -lcuda: No such file or directory"], "environment"),
+        (["n1:1:2 [1] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device"], "oom-host"),
+        (["UCX ERROR ibv_create_cq() failed: Cannot allocate memory. Please set max locked memory"], "environment"),
+    ],
+)
+def test_of_two_terms_in_a_line_the_one_that_says_more_counts(lines: list[str], kind: str) -> None:
+    assert judged(*lines).kind == kind
