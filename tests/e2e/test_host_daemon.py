@@ -6,6 +6,8 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -81,6 +83,27 @@ def test_a_rank_that_falls_silent_is_named(daemon: DaemonHere) -> None:
     rank(daemon).update_state(DeviceState.RUNNING)
     running.wait_for_output("has not been heard of for 0.2 s")
     assert "silent" in daemon.holdfast.run("daemon", "--status").stdout
+
+
+BEATS = """
+import sys, time
+from holdfast.google import DeviceState, GoogleCloudResiliencyClient
+port = int(sys.argv[1])
+GoogleCloudResiliencyClient(port + 1, port, 0, 0, "train").update_state(DeviceState.RUNNING)
+print("told", flush=True)
+time.sleep(300)
+"""
+
+
+def test_a_rank_whose_process_is_killed_is_named_at_once_and_heard_in_its_next_life(daemon: DaemonHere) -> None:
+    running = daemon.start("--silence", "300")
+    argv = [sys.executable, "-c", BEATS, str(daemon.port)]
+    for life in (1, 2):
+        with subprocess.Popen(argv, stdout=subprocess.PIPE) as rank:
+            daemon.wait_until(lambda: [one["silent"] for one in daemon.ranks()] == [False])
+            rank.kill()
+            daemon.wait_until(lambda life=life: running.stderr.count("the process of rank 0") == life)
+        assert [one["silent"] for one in daemon.ranks()] == [True]
 
 
 def test_a_port_that_is_taken_is_an_error_and_its_holder_lives(daemon: DaemonHere) -> None:

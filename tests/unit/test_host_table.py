@@ -18,6 +18,7 @@ from holdfast.supervisor.daemon.host_table import (
     CordonTold,
     HostTable,
     Keep,
+    PeerGone,
     RpcHeard,
     shown,
 )
@@ -143,6 +144,17 @@ def test_a_worker_that_says_nothing_any_more_is_silent_until_it_is_heard_again()
     assert shown(kept.table, 35.0)["workloads"][0]["workers"][0]["silent"] and "not been heard of for 30 s" in kept.said[-1]
     kept.see(beat(), now=40.0)
     assert not shown(kept.table, 40.0)["workloads"][0]["workers"][0]["silent"] and "heard again" in kept.said[-1]
+
+
+def test_a_worker_whose_process_ended_without_a_word_is_missed_at_once_and_may_come_back() -> None:
+    kept = Kept()
+    kept.see(belongs(), beat(), belongs("b"), beat(local_rank=1, peer="b"), beat(COMPLETE, local_rank=2, peer="c"))
+    kept.see(PeerGone(peer="b", how="was killed by SIGKILL"), PeerGone(peer="c", how="was killed by SIGKILL"))
+    lost = [one for one in kept.table.workers.values() if one.is_dead]
+    assert [one.owed for one in lost] == ["the process of rank 1 (localhost:50053) of train was killed by SIGKILL"]
+    assert [one.info.global_rank for one in kept.restarted().workers.values() if one.is_dead] == [1]
+    kept.see(belongs("d"), beat(local_rank=1, peer="d"), PeerGone(peer="b", how="was killed by SIGKILL"))
+    assert not any(one.is_dead or one.is_silent for one in kept.table.workers.values()), "of its process's next life"
 
 
 def test_who_has_completed_or_failed_may_be_silent_and_is_forgotten_an_hour_later() -> None:

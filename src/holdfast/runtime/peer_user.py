@@ -37,14 +37,17 @@ def user_of(sock: socket.socket) -> int | None:
 
 def user_between(here: Address, there: Address) -> int | None:
     """Who has the end `there` of a connection that ends `here`. None: the kernel does not tell, or it is closed."""
+    found = socket_between(here, there)
+    return found[0] if found is not None else None
+
+
+def socket_between(here: Address, there: Address) -> tuple[int, int] | None:
+    """User and inode of the socket at the end `there`. None: as above."""
     try:
-        user, inode = _asked(here, there)
+        found: tuple[int, int] | None = _asked(here, there)
     except (OSError, ValueError, struct.error):
         found = in_proc(here, there)
-        if found is None:
-            return None
-        user, inode = found
-    return user if inode else None
+    return found if found is not None and found[1] else None
 
 
 def _asked(here: Address, there: Address) -> tuple[int, int]:

@@ -32,6 +32,10 @@ class DaemonHere:
         found: dict[str, Any] = json.loads(done.stdout)["table"]
         return found
 
+    def ranks(self) -> list[dict[str, Any]]:
+        """Rows of its table, of all workloads."""
+        return [rank for workload in self.told()["workloads"] for rank in workload["workers"]]
+
     def states(self) -> dict[str, list[str]]:
         """By workload, in the order of ranks."""
         told = self.told()["workloads"]

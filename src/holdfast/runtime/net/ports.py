@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import _socket as socket  # `socket` itself, with its enums and selectors, takes 3 ms that the first worker would wait for
 import os
+from collections.abc import Collection
 
 from holdfast.core.errors import StartError
 
@@ -45,35 +46,46 @@ LISTENS = "0A"  # TCP_LISTEN, as /proc/net/tcp shows it.
 
 def listening_process(port: int) -> str:
     """Which process of this host listens at `port`: `pid 12 (nginx)`. Empty: none does."""
-    sockets = {f"socket:[{inode}]" for table in ("/proc/net/tcp", "/proc/net/tcp6") for inode in _listeners(table, port)}
+    inodes = {inode for table in ("/proc/net/tcp", "/proc/net/tcp6") for inode in _listeners(table, port)}
+    for pid in holders(inodes).values():
+        return f"pid {pid}{_name_of(pid)}"
+    return "a process that cannot be seen from here" if inodes else ""
+
+
+def holders(inodes: Collection[int]) -> dict[int, int]:
+    """Which process has each of these sockets, as far as this user may see: pids by inode. One look at all of the host."""
+    sockets = {f"socket:[{inode}]": inode for inode in inodes}
+    found: dict[int, int] = {}
     for pid in filter(str.isdecimal, os.listdir("/proc") if sockets else ()):
         try:
             fds = os.listdir(f"/proc/{pid}/fd")
         except OSError:  # it is gone, or another user's
             continue
-        if any(_is_one_of(f"/proc/{pid}/fd/{fd}", sockets) for fd in fds):
-            return f"pid {pid}{_name_of(pid)}"
-    return "a process that cannot be seen from here" if sockets else ""
+        for link in filter(sockets.__contains__, (_link(f"/proc/{pid}/fd/{fd}") for fd in fds)):
+            found.setdefault(sockets[link], int(pid))
+        if len(found) == len(sockets):
+            break
+    return found
 
 
-def _listeners(table: str, port: int) -> list[str]:
+def _listeners(table: str, port: int) -> list[int]:
     """Inodes of the sockets that listen at `port`."""
     try:
         with open(table) as file:
             rows = [line.split() for line in file]
     except OSError:
         return []
-    return [row[9] for row in rows if len(row) > 9 and row[3] == LISTENS and row[1].endswith(f":{port:04X}")]
+    return [int(row[9]) for row in rows if len(row) > 9 and row[3] == LISTENS and row[1].endswith(f":{port:04X}")]
 
 
-def _is_one_of(path: str, sockets: set[str]) -> bool:
+def _link(path: str) -> str:
     try:
-        return os.readlink(path) in sockets
+        return os.readlink(path)
     except OSError:
-        return False
+        return ""
 
 
-def _name_of(pid: str) -> str:
+def _name_of(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/comm", errors="replace") as file:
             return f" ({file.read().strip()})"

@@ -22,14 +22,18 @@ from holdfast.agent.control.control_socket import ControlSocket, Request
 from holdfast.agent.logs.nonblocking_writer import Stderr
 from holdfast.core.config.grammar import shown_endpoint
 from holdfast.core.errors import HoldfastError, ProtocolError
+from holdfast.core.job.failure import signal_name
 from holdfast.core.machine import Action, Observation, Say, Signalled, Tick
 from holdfast.core.value import replace
-from holdfast.core.wire.google_wire import Message
+from holdfast.core.wire.google_wire import Message, WorkerInfo
 from holdfast.runtime.host import Host
+from holdfast.runtime.net.ports import holders
 from holdfast.runtime.peer_user import is_ours
 from holdfast.runtime.process.environments import environments
-from holdfast.supervisor.daemon.google_service import serve
+from holdfast.runtime.process.process import dying, pidfd_open
+from holdfast.supervisor.daemon.google_service import serve, socket_of
 from holdfast.supervisor.daemon.host_table import (
+    MOST_PEERS,
     SILENCE_S,
     Agent,
     AgentGone,
@@ -37,6 +41,7 @@ from holdfast.supervisor.daemon.host_table import (
     CordonTold,
     HostTable,
     Keep,
+    PeerGone,
     RpcHeard,
     shown,
 )
@@ -88,9 +93,12 @@ class Daemon:
         self._lock = _thread.allocate_lock()
         self._agents: dict[int, Agent] = {}
         """By pidfd."""
+        self._peers: dict[str, int | None] = {}
+        """By connection of a rank: its process's pidfd; None: not looked for yet; -1: not found, so its silence decides."""
         self._news = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         """Wakes the loop: the table has changed, in whichever thread."""
         self.uplink = HostUplink(self.host, supervisor, self.say, self.see) if supervisor is not None else None
+        self.address = host
         self.server, self.port = serve(host, port, self._hear, self._may_speak)
         self.listens = shown_endpoint(host, self.port)
         try:
@@ -148,6 +156,35 @@ class Daemon:
 
     def _hear(self, peer: str, method: str, message: Message) -> None:
         self.see(RpcHeard(peer=peer, method=method, message=message, at_unix=self.host.unix()))
+        if peer not in self._peers and isinstance(message, WorkerInfo):
+            self._peers[peer] = None
+            os.eventfd_write(self._news, 1)
+
+    def _follow(self) -> None:
+        """Wait for the ends of the processes behind new connections. The loop's, since it looks at all of the host."""
+        new = [peer for peer, fd in list(self._peers.items()) if fd is None]
+        sockets = {peer: found[1] for peer in new if (found := socket_of(peer, (self.address, self.port))) is not None}
+        pids = holders(sockets.values())
+        for peer in new:
+            pid = pids.get(sockets.get(peer, 0))
+            self._peers[peer] = -1
+            if pid is not None and (fd := pidfd_open(pid)) is not None:
+                self._peers[peer] = fd
+                self.host.watch(fd, select.EPOLLIN, lambda events, peer=peer, pid=pid: self._peer_ended(peer, pid))  # type: ignore[misc]
+        for peer in list(self._peers)[: max(0, len(self._peers) - MOST_PEERS)]:
+            self._let_go(peer)
+
+    def _peer_ended(self, peer: str, pid: int) -> list[Observation]:
+        end = dying(pid)  # None: its parent has asked for its end already, and the kernel tells nobody else
+        by = signal_name(end.exitcode) if end is not None else None
+        self._let_go(peer)
+        self.see(PeerGone(peer=peer, how=f"was killed by {by}" if by else "has ended without a word"))
+        return []
+
+    def _let_go(self, peer: str) -> None:
+        if (fd := self._peers.pop(peer, None)) is not None and fd >= 0:
+            self.host.unwatch(fd)
+            os.close(fd)
 
     def see(self, seen: Observation) -> None:
         """Show the table what has happened; from any thread."""
@@ -159,6 +196,7 @@ class Daemon:
 
     def _tell(self, events: int) -> list[Observation]:
         os.eventfd_read(self._news)
+        self._follow()
         if self.uplink is not None:
             with self._lock:
                 table = self.table.copy()  # no caller waits until it is told

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from holdfast.core.config.grammar import shown_endpoint
 from holdfast.core.errors import HoldfastError
 from holdfast.core.wire.google_wire import METHODS, OWN_SERVICE, SERVICE, HostResponse, Message, Method, WorkerInfo
-from holdfast.runtime.peer_user import Address, user_between
+from holdfast.runtime.peer_user import Address, socket_between
 
 AT_ONCE = 4
 """Calls that are answered at a time; each takes microseconds."""
@@ -35,7 +35,8 @@ def serve(
 
     def handler(method: str, kind: type[Message]) -> Any:
         def answer(data: bytes, context: Any) -> bytes:
-            if not may_speak(_user(context.peer(), (host, bound))):
+            found = socket_of(context.peer(), (host, bound))
+            if not may_speak(found[0] if found is not None else None):
                 return HostResponse(response=f"{method}: not heard from this user").encode()
             try:
                 hear(context.peer(), method, kind.decode(data))
@@ -64,12 +65,12 @@ def serve(
     return server, int(bound)
 
 
-def _user(peer: str, here: Address) -> int | None:
-    """Of gRPC's name for a client: `ipv4:127.0.0.1:4000` or `ipv6:%5B::1%5D:4000`."""
+def socket_of(peer: str, here: Address) -> tuple[int, int] | None:
+    """User and inode of a client's socket, by gRPC's name for it: `ipv4:127.0.0.1:4000` or `ipv6:%5B::1%5D:4000`."""
     address = unquote(peer).partition(":")[2]
     host, _, port = address.rpartition(":")
     if not port.isdecimal():
         return None
     host = host.strip("[]")
     ours = "::1" if ":" in host else "127.0.0.1" if here[0] == "localhost" else here[0]
-    return user_between((ours, here[1]), (host, int(port)))
+    return socket_between((ours, here[1]), (host, int(port)))

@@ -78,8 +78,9 @@ class Reporter:
         state = ReporterState.RUNNING if running and not self.failed else ReporterState.STOPPING
         actions = self.stands(state, now, ranks, limits)
         for worker in untold:
-            kind, what = TroubleKind.WORKER if worker.info.state == FAILED else TroubleKind.HANG, worker.owed[:MOST_WHAT]
-            trouble = Trouble(node=self.uplink.reporter, number=0, kind=kind, rank=worker.info.global_rank, what=what)
+            kind = TroubleKind.WORKER if worker.is_dead or worker.info.state == FAILED else TroubleKind.HANG
+            what, rank = worker.owed[:MOST_WHAT], worker.info.global_rank
+            trouble = Trouble(node=self.uplink.reporter, number=0, kind=kind, rank=rank, what=what)
             actions += self.uplink.trouble(trouble, now)
             self.unheard[self.uplink.numbers] = worker.key
         return actions

@@ -52,6 +52,13 @@ class RpcHeard(Observation):
     at_unix: float
 
 
+class PeerGone(Observation):
+    """The process behind a connection has ended."""
+
+    peer: str
+    how: str
+
+
 class CordonTold(Observation):
     """This host is to have no more work, or some again."""
 
@@ -99,6 +106,10 @@ class Keep(Action):
 # ---- the machine ------------------------------------------------------------------------------------------------------
 
 
+KEPT = ("info", "workload", "since_unix", "is_silent", "is_dead", "owed")
+"""What of a worker outlives the daemon."""
+
+
 class Worker(Value):
     """A worker as it was heard last."""
 
@@ -109,6 +120,10 @@ class Worker(Value):
     heard_at: float
     """Monotonic seconds."""
     is_silent: bool = False
+    is_dead: bool = False
+    """Its process ended without a word of it."""
+    peer: str = ""
+    """The connection over which it was heard last."""
     owed: str = ""
     """Its failure or silence, in words, until the supervisor has heard of it."""
 
@@ -117,8 +132,7 @@ class Worker(Value):
         return worker_key(self.workload, self.info.worker_address)
 
     def kept(self) -> Keep:
-        row = {name: to_plain(getattr(self, name)) for name in ("info", "workload", "since_unix", "is_silent", "owed")}
-        return Keep(key=self.key, row=row)
+        return Keep(key=self.key, row={name: to_plain(getattr(self, name)) for name in KEPT})
 
     @property
     def is_awaited(self) -> bool:
@@ -187,6 +201,8 @@ class HostTable:
                 return [Say(text="all workers of this host were reset, as the actuator asked"), *self._forget(*self.workers)]
             case RpcHeard(method=Method.TRIGGER_CORDON):
                 return self._cordon_told(True)
+            case PeerGone(peer=peer, how=how):
+                return self._peer_gone(peer, how)
             case CordonTold(on=on):
                 return self._cordon_told(on)
             case TroubleHeard(key=key):
@@ -219,10 +235,11 @@ class HostTable:
         key, info = self._key_of(peer, said), _clipped(said)
         known = self.workers.pop(key, None)
         if known is not None and known.info == info:
-            worker = self.workers[key] = replace(known, heard_at=now, is_silent=False)
+            worker = self.workers[key] = replace(known, heard_at=now, is_silent=False, is_dead=False, peer=peer)
             return [worker.kept(), Say(text=f"{known} is heard again")] if known.is_silent else []
         workload = known.workload if known is not None else self.peers.get(peer, "")
-        worker = Worker(info=info, workload=workload, since_unix=at_unix, heard_at=now, owed=known.owed if known else "")
+        owed = known.owed if known else ""
+        worker = Worker(info=info, workload=workload, since_unix=at_unix, heard_at=now, peer=peer, owed=owed)
         said_so: list[Action] = []
         if known is not None and known.info.state == info.state:
             worker = replace(worker, since_unix=known.since_unix)
@@ -256,6 +273,14 @@ class HostTable:
         if known == workload:
             return []
         return [Keep(key=f"workload/{name}", row=to_plain(workload)), *_oldest(self.workloads, MOST_WORKLOADS, "workload/")]
+
+    def _peer_gone(self, peer: str, how: str) -> list[Action]:
+        actions: list[Action] = []
+        for worker in [one for one in self.workers.values() if one.peer == peer and one.is_awaited]:
+            what = f"the process of {worker} {how}"
+            worker = self.workers[worker.key] = replace(worker, is_silent=True, is_dead=True, owed=what)
+            actions += [worker.kept(), Say(text=what, level="warning")]
+        return actions
 
     def _trouble_heard(self, key: str) -> list[Action]:
         if key not in self.workers:
