@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -118,7 +119,7 @@ def test_a_host_that_dies_is_drained_and_one_without_ranks_takes_over(fleet: Fle
         fleet.daemon(name)
     ranks = [fleet.rank("a", 0), fleet.rank("b", 1)]
     fleet.wait_until(lambda: fleet.states() == {"a": "fit", "b": "fit", "c": "spare"})
-    fleet.daemons["b"].kill()
+    fleet.daemons["b"].kill(signal.SIGSTOP)  # as a host's death looks: nothing is heard, and no link is closed
     drained = fleet.state / "local" / "nodes.json"
     fleet.wait_until(lambda: drained.exists() and "b" in json.loads(drained.read_text()))
     # Somebody starts the job again: the rank of the host that is left fails and runs once more, and so does one on the spare.
@@ -128,6 +129,20 @@ def test_a_host_that_dies_is_drained_and_one_without_ranks_takes_over(fleet: Fle
     fleet.rank("c", 1)
     fleet.wait_until(lambda: [deed[:2] for deed in fleet.deeds("b")] == [("lost", "swap")])
     assert "c has taken over" in fleet.deeds("b")[0][2]
+
+
+def test_a_daemon_that_is_killed_and_started_again_costs_its_healthy_host_nothing(fleet: Fleet) -> None:
+    fleet.start("--policy", "google", "--policy-option", "max_workload_restarts=0")
+    for name in ("a", "b"):
+        fleet.daemon(name)
+    fleet.rank("a", 0)
+    fleet.wait_until(lambda: fleet.states() == {"a": "fit", "b": "spare"})
+    fleet.daemons["a"].kill()
+    fleet.wait_until(lambda: fleet.states()["a"] == "lost", what="the end of its lease")
+    fleet.daemon("a")
+    fleet.rank("a", 0)  # at the new daemon's port
+    fleet.wait_until(lambda: fleet.states() == {"a": "fit", "b": "spare"})
+    assert fleet.deeds("a") == [] and "swap" not in fleet.why("a")
 
 
 def test_a_silent_rank_is_a_trouble_of_its_job(fleet: Fleet) -> None:

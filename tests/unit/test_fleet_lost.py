@@ -8,7 +8,7 @@ from holdfast.core.job.injection import Fault, Injection
 from holdfast.core.machine import Action, Tick
 from holdfast.core.wire.fleet import Deed, Did, FleetMessage, RankSaid, Standing, Trouble
 from holdfast.supervisor.fleet.machine import Fleet
-from holdfast.supervisor.fleet.messages import Asked, Call, Called, Reply, Said, Tell, Wish
+from holdfast.supervisor.fleet.messages import Asked, Call, Called, Reply, Said, Tell, Unlinked, Wish
 from holdfast.supervisor.fleet.policies import policy
 
 LEASE_S = 5.0
@@ -205,3 +205,28 @@ def test_the_one_spare_is_promised_to_one_node_though_two_come_to_need_it_at_onc
     acts = [deed.act for deed in stage.fleet.state.action_log.deeds.values()]
     assert acts.count("restart-job") >= 1 and acts.count("swap") == 1, acts
     assert len([order for order in stage.orders if order[1] == "exclude"]) == 1
+
+
+@pytest.mark.parametrize("end", ["its host dies", "its daemon is started again", "its daemon does not come back"])
+def test_a_host_whose_daemon_closed_its_link_is_waited_for_and_one_that_falls_silent_is_not(end: str) -> None:
+    fleet = Fleet(policy("default"), generation=1, lease_s=LEASE_S, now=0.0, now_unix=1000.0)
+    ranks = (RankSaid(rank=0, local_rank=0, state="running"),)
+    numbers = iter(range(1, 1000))
+
+    def stands(node: str, life: int, job: str, now: float) -> None:
+        said = Standing(
+            node=f"{node}-{life}", number=next(numbers), name=node, job=job, is_watcher=True,
+            state="running" if job else "joining", round=1, ranks=ranks if job else (),
+        )  # fmt: skip
+        fleet.observe(Said(message=said), now)
+
+    for now in range(60):
+        if now == 8 and end != "its host dies":
+            fleet.observe(Unlinked(node="a-1"), float(now))
+        if now < 8 or (now >= 36 and end == "its daemon is started again"):
+            stands("a", 1 if now < 8 else 2, "stock", float(now))
+        stands("b", 1, "", float(now))
+        fleet.observe(Tick(), float(now))
+        deeds = [(deed.node, deed.trouble) for deed in fleet.state.action_log.deeds.values()]
+        acts_at = {"its host dies": 12, "its daemon does not come back": 42}.get(end, 60)
+        assert deeds == ([("a", "lost")] if now >= acts_at else []), now

@@ -11,7 +11,8 @@ from holdfast.supervisor.fleet.state import FleetState, Missing
 
 JUDGED_S = 30.0
 """How long to wait for the word of a job's coordinator about a node that the supervisor does not hear: longer than it takes to
-find another coordinator."""
+find another coordinator. And for a host's daemon whose link was closed: that of a host that dies stays open, so that only the
+daemon has ended, and is most often started again."""
 
 
 def excused(fleet: FleetState, now: float) -> bool:
@@ -45,6 +46,8 @@ def _lost(fleet: FleetState, name: str, now: float) -> list[Action]:
     fleet.leases.end(name)
     node = fleet.nodes[name]
     what = f"{name} was not heard for {fleet.rules.lease_s:g} s"
+    has_closed = not node.linked
+    watched = {report.job for report in node.reports.values() if report.job in fleet.jobs and fleet.jobs[report.job].is_watched}
     worked = sorted({(report.job, report.round) for report in node.reports.values() if report.ranks and report.job})
     cases = [replace(deeds.case_of(fleet, TroubleKind.LOST, name, job, what), round=round) for job, round in worked]
     for reporter, report in node.reports.items():
@@ -56,7 +59,8 @@ def _lost(fleet: FleetState, name: str, now: float) -> list[Action]:
     for case in cases[:1]:
         fleet.missing[name] = Missing(case=case, until=now + JUDGED_S)
         job = fleet.jobs[case.job]
-        if not job.reports or job.is_watched or _is_out(job, name):
+        waits_for_daemon = has_closed and case.job in watched
+        if _is_out(job, name) or (not waits_for_daemon and (job.is_watched or not job.reports)):
             actions += _judged(fleet, name, now)
     return actions
 
