@@ -1,12 +1,13 @@
 """How well are failures diagnosed? `make diagnosis` prints every score with its interval (Wilson, 95 %).
 
 - `unseen`: public failures that were labelled before anything was scored (`kit.logs.failure_causes_unseen`).
+- `played`: failures that were played for this, labelled before they were (`kit.logs.failure_causes_played`).
 - `own`: the corpus that rules were written with, by its parts; its scores say that nothing was lost, not what to expect.
 - `left out`: the same, each failure judged without the table of rules, or the vocabulary, that knew it: what to expect of a
   framework or of messages that nobody has written a rule for.
 - `changed`: how many right answers columns, mixed writers, lost parts and wrong clocks cost.
 
-    python tests/tools/diagnosis_scores.py [unseen] [own] [left-out] [changed] [--every N] [--wrong]
+    python tests/tools/diagnosis_scores.py [unseen] [played] [own] [left-out] [changed] [--every N] [--wrong]
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).parents[1] / room) for room in ("unit", "")]
 
 from kit.logs import mutations  # noqa: E402
-from kit.logs.failure_causes_unseen import Failure, failures  # noqa: E402
+from kit.logs.failure_causes_unseen import FOLDER, PLAYED, Failure, failures  # noqa: E402
 from kit.logs.failure_logs import LAYOUTS, Case, make  # noqa: E402
 from test_diagnosis_corpus import MORE_LAYOUTS, PARTS, SEEDS  # noqa: E402
 
@@ -35,6 +36,7 @@ from holdfast.diagnosis.rule import TABLES, load  # noqa: E402
 from holdfast.diagnosis.terms import FILES, exceptions, of_file  # noqa: E402
 
 SURE = 0.7
+LABELLED = {"unseen": FOLDER, "played": PLAYED}
 Judge = Callable[[str], Finding]
 
 
@@ -52,12 +54,12 @@ def judge(meanings: Meanings) -> Judge:
     return lambda path: attribute(gather([path], meanings))
 
 
-def unseen(wrong: bool) -> None:
+def labelled(part: str, folder: Path, wrong: bool) -> None:
     look = judge(Meanings(load()))
-    found = [(one, look(str(one.path))) for one in failures()]
+    found = [(one, look(str(one.path))) for one in failures(folder)]
     several = [pair for pair in found if pair[0].several]
     for name, those in (("all", found), ("several ranks", several)):
-        print(f"unseen, {name}")
+        print(f"{part}, {name}")
         _row("class right", [finding.kind in one.classes for one, finding in those])
         _row("class wrong, and not unknown", [_is_wrong(one, finding) for one, finding in those])
         _row(f"class wrong at {SURE} or more", [_is_wrong(one, told) and told.confidence >= SURE for one, told in those])
@@ -163,14 +165,14 @@ def changed(folder: Path, every: int) -> None:
 
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", default=["unseen", "own", "left-out", "changed"])
+    parser.add_argument("what", nargs="*", default=["unseen", "played", "own", "left-out", "changed"])
     parser.add_argument("--every", type=int, default=5, metavar="N", help="of the own corpus, every so many logs are looked at")
     parser.add_argument("--wrong", action="store_true", help="say what is wrong, too")
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
         for what in options.what:
-            if what == "unseen":
-                unseen(options.wrong)
+            if what in LABELLED:
+                labelled(what, LABELLED[what], options.wrong)
             else:
                 {"own": own, "left-out": left_out, "changed": changed}[what](Path(folder), options.every)
 

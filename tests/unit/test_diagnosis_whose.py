@@ -83,3 +83,46 @@ def test_what_a_watchdog_hands_on_counts_and_not_that_it_ends_its_process() -> N
 )
 def test_of_two_terms_in_a_line_the_one_that_says_more_counts(lines: list[str], kind: str) -> None:
     assert judged(*lines).kind == kind
+
+
+def box(*codes: int) -> list[str]:
+    """torchrun's, of ranks that ended with these codes, the first of them first."""
+    told = ["Failures:", *(line for rank in range(1, len(codes)) for line in field(rank, codes[rank]))]
+    return [*told, "Root Cause (first observed failure):", *field(0, codes[0])]
+
+
+def field(rank: int, code: int) -> list[str]:
+    told = ("host      : n7", f"rank      : {rank} (local_rank: {rank})", f"exitcode  : {code} (pid: {40 + rank})")
+    return [f"[{rank}]:", *(f"  {line}" for line in told)]
+
+
+GLOO = "/third_party/gloo/gloo/transport/tcp"
+RAISED = ["Traceback (most recent call last):", '  File "/workspace/train.py", line 2, in <module>', "KeyError: 'HF_HOME'"]
+
+
+def test_what_as_many_say_as_failed_alike_is_everybody_s_though_no_line_names_its_rank() -> None:
+    all_of_them = judged(*RAISED, *RAISED, *box(1, 1))
+    assert all_of_them.everywhere and all_of_them.rank is None and all_of_them.kind == "user-code"
+    assert judged(*RAISED, *box(1, -15)).rank == 0, "the other was ended for it"
+    silent = judged("train.py: the batch of 7 cannot be shared by 2 ranks", *box(1, 1))
+    assert silent.everywhere and silent.action == "ask" and silent.sentence.startswith("all ranks: ended with exit code 1")
+
+
+def test_who_was_still_at_work_as_the_others_timed_out_is_the_one_that_they_waited_for() -> None:
+    late = f"[rank0]: RuntimeError: [{GLOO}/unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation to complete"
+    found = judged(late, *box(1, -15))
+    assert (found.kind, found.rank, found.rule) == ("unknown", 1, "waited-for")
+    logged = ["ERROR:root:reading failed", *RAISED[:2], "OSError: [Errno 5] Input/output error: '/mnt/data/shard-7'"]
+    assert judged(*logged, late, *box(1, -15)).rank == 1, "and whose the error is"
+
+
+def test_who_only_lost_its_peer_is_not_guilty_and_a_process_of_this_host_is_no_node() -> None:
+    closed = f"[rank0]: RuntimeError: [{GLOO}/pair.cc:553] Connection closed by peer [127.0.0.1]:26037"
+    found = judged(closed, *box(1))
+    assert (found.kind, found.rank, found.node) == ("unknown", None, "")
+
+
+def test_a_term_that_tells_the_cause_counts_before_a_rule_that_tells_its_library() -> None:
+    last = "torch._inductor.exc.InductorError: InvalidCxxCompiler: No working C++ compiler found in (None, '/opt/g++')"
+    assert judged(*RAISED[:2], last).kind == "environment"
+    assert judged(*RAISED[:2], "torch._inductor.exc.InductorError: LoweringException: x").kind == "framework"

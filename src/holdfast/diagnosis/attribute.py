@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from holdfast.core.job.failure import NO_OOM_KILL, signal_name
-from holdfast.core.job.finding import ADVISED, Class, Finding, Quote
+from holdfast.core.job.finding import ADVISED, Action, Class, Finding, Quote
 from holdfast.core.value import replace
 from holdfast.diagnosis.evidence import End, Evidence, Sighting, quote, writer
 from holdfast.diagnosis.hangs.recorder_file import compare
@@ -77,9 +77,22 @@ def attribute(evidence: Evidence) -> Finding:
         return _its_own(found, symptoms, places) or found
     if symptoms:
         return _finding(symptoms, places)
-    if guilty := [end for end in evidence.ends if not end.innocent and end.exitcode]:
-        return _of_end(min(guilty, key=lambda end: (not end.first, (end.exitcode or 0) > 0, end.line)), evidence)
-    return _of_little(alive, places)
+    return _of_guilty(alive, places) or _of_little(alive, places)
+
+
+def _of_guilty(alive: Sequence[Sighting], places: Places) -> Finding | None:
+    """How the first one ended that failed by itself, and does not only complain of others."""
+    complain = {one.rank for one in alive if one.rule.depth == EFFECT} - {one.rank for one in alive if one.rule.depth > EFFECT}
+    ends = places.evidence.ends
+    guilty = [end for end in ends if not end.innocent and end.exitcode and (end.rank is None or end.rank not in complain)]
+    if not guilty:
+        return None
+    end = min(guilty, key=lambda end: (not end.first, (end.exitcode or 0) > 0, end.line))
+    found = _of_end(end, places.evidence)
+    if places.failed_alike < 2:
+        return found
+    sentence = found.sentence.replace(whom(end.rank, end.node), "all ranks", 1)
+    return replace(found, rank=None, node="", everywhere=True, action=Action.ASK, sentence=sentence)
 
 
 def _own_symptoms(alive: Sequence[Sighting]) -> list[Sighting]:
@@ -139,7 +152,7 @@ def _finding(alike: Sequence[Sighting], places: Places) -> Finding:
     one = first(alike, evidence)
     same_depth = [seen for seen in alike if seen.rule.depth == one.rule.depth]
     writers = {writer(seen) for seen in same_depth if seen.rule.name == one.rule.name} - {None}
-    everywhere = len(writers) > 1 and len(writers) >= ALL * max(evidence.writers, evidence.world_size or 0)
+    everywhere = _is_everywhere(one, writers, places)
     # Less sure where another class is as likely, or its writer went on.
     others = any(seen.rule.kind != one.rule.kind and seen.rule.confidence >= 0.7 for seen in same_depth)
     confidence = one.rule.confidence * (0.8 if others else 1.0) * (0.8 if one.recovered else 1.0)
@@ -161,6 +174,14 @@ def _finding(alike: Sequence[Sighting], places: Places) -> Finding:
         evidence=tuple(_quotes(one, evidence, rank)),
         effects=tuple(_effects(one, evidence)),
     )
+
+
+def _is_everywhere(one: Sighting, writers: set[object], places: Places) -> bool:
+    """Whether all ranks say it: nearly each that has said anything, or where nobody is named as many as failed alike."""
+    evidence = places.evidence
+    if writers:
+        return len(writers) > 1 and len(writers) >= ALL * max(evidence.writers, evidence.world_size or 0)
+    return one.count >= places.failed_alike > 1
 
 
 def _said(one: Sighting, who: str, confidence: float) -> tuple[Class, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from holdfast.core.job.finding import Class
 from holdfast.diagnosis.judgement import CARRIER, Frame, Judged, guessed, is_failing, judged
 from holdfast.diagnosis.rule import Rule, Rules
 from holdfast.diagnosis.tables import EFFECT, MACHINE
@@ -42,12 +43,14 @@ class Meanings:
 
     def best(self, text: str, words: Iterable[str], frames: Sequence[Frame] = (), *, is_raised: bool = False) -> Meaning | None:
         """What the line means. `words`: of ours, those in it; `frames`: of the traceback that it ends, if it does."""
-        if OF_AN_END.match(text):
-            return None
         inside = [word for word in dict.fromkeys(words) if word in text]
+        if OF_AN_END.match(text) or not (inside or is_raised):
+            return None
         known = self.rules.best(text, inside)
         if known is not None and known[0].depth > EFFECT:
-            return known
+            if not self._names_better(known[0], text, inside):
+                return known
+            known = None
         if (handed := self._handed_on(text, inside, frames)) is not None and _says_more(handed, known):
             return handed
         said = self._inside(text, inside)
@@ -55,6 +58,11 @@ class Meanings:
             return known
         means = judged(text, said, frames, is_raised=is_raised)
         return known if means is None or not _counts(means, text, known, is_raised=is_raised) else _as_rule(means, text)
+
+    def _names_better(self, rule: Rule, text: str, inside: list[str]) -> bool:
+        """Whether a broken installation explains what the rule that knows the line takes for a library's failure."""
+        said = self._inside(text, inside) if rule.kind == Class.FRAMEWORK else ()
+        return any(term.kind == Class.ENVIRONMENT and term.sure > rule.confidence for term in said)
 
     def guess(self, text: str) -> Meaning | None:
         """What a line that nothing knows may mean, by its words."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from holdfast.core.job.finding import Class
 from holdfast.core.value import replace
 from holdfast.diagnosis.evidence import End, Evidence, Sighting
+from holdfast.diagnosis.hangs.waiting import waiting
 from holdfast.diagnosis.precedence import first
 from holdfast.diagnosis.tables import SYMPTOM
 
@@ -36,6 +37,13 @@ class Places:
         for end in ends:
             if end.rank is not None:
                 self._note(end, end.rank)
+        self.waiting = waiting(evidence)
+
+    @property
+    def failed_alike(self) -> int:
+        """How many ranks the launchers tell of, if all of them, and more than one, have exited by themselves with one code."""
+        ranks, codes = ({end.rank for end in self.evidence.ends}, {end.exitcode for end in self.evidence.ends})
+        return len(ranks) if len(ranks) > 1 and len(codes) == 1 and (codes.pop() or 0) > 0 else 0
 
     def _note(self, one: End | Sighting, rank: int) -> None:
         if one.node:
@@ -104,7 +112,7 @@ class Places:
         return _only_one([end for end in here if self._tells(end)])
 
     def _tells(self, end: End) -> bool:
-        return end in self.told or (end.exitcode or 0) < 0
+        return (end in self.told and end.rank not in self.waiting) or (end.exitcode or 0) < 0
 
     def _complaints(self, one: Sighting, at: str) -> list[Sighting]:
         """What ranks say that `one` may have brought about, of the node `at`; empty: of any."""

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 FOLDER = Path(__file__).with_suffix("")
+PLAYED = FOLDER.with_name("failure_causes_played")
+"""Failures that were played for this, each by a script that is kept beside its log."""
 
 CLASSES = frozenset({
     "user-code", "data", "framework", "environment", "oom-host", "oom-gpu",
@@ -50,17 +52,18 @@ class Failure(NamedTuple):
     fault: str
     advice: tuple[str, ...]
     why: str
+    folder: Path = FOLDER
 
     @property
     def path(self) -> Path:
         """Its log."""
-        return FOLDER / "logs" / f"{self.log}.txt"
+        return self.folder / "logs" / f"{self.log}.txt"
 
 
-def failures() -> list[Failure]:
-    """All of them."""
-    index = tomllib.loads((FOLDER / "index.toml").read_text(encoding="utf-8"))
+def failures(folder: Path = FOLDER) -> list[Failure]:
+    """All of those whose index is in `folder`."""
+    index = tomllib.loads((folder / "index.toml").read_text(encoding="utf-8"))
     return [
-        Failure(**{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()})
+        Failure(**{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}, folder=folder)
         for entry in index["failure"]
     ]

@@ -7,6 +7,7 @@ itself is stuck: the network or NCCL is to blame.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -14,6 +15,8 @@ from holdfast.core.job.finding import Class, Finding
 from holdfast.diagnosis.evidence import Evidence, Sighting, quote
 from holdfast.diagnosis.hangs.suspects import BRANCH, KEPT, NETWORK, are_few, blame
 from holdfast.diagnosis.tables import EFFECT
+
+_TIMES_OUT = re.compile(r"(?i)\btim(?:ed|e)[- ]?out")
 
 
 def waited_for(evidence: Evidence) -> Finding | None:
@@ -23,7 +26,7 @@ def waited_for(evidence: Evidence) -> Finding | None:
         return found
     if (found := _by_name(evidence)) is not None:
         return found
-    return _by_complaints(evidence)
+    return _by_end(evidence) or _by_complaints(evidence)
 
 
 def _by_number(stuck: dict[int, Sighting], evidence: Evidence) -> Finding | None:
@@ -77,6 +80,22 @@ def _by_name(evidence: Evidence) -> Finding | None:
     return _found(Class.UNKNOWN, 0.65, missing, those, says, KEPT)
 
 
+def waiting(evidence: Evidence) -> set[int]:
+    """Ranks that waited for another in vain, by what they say."""
+    those = (one for one in evidence.sightings if one.rule.depth == EFFECT and _TIMES_OUT.search(one.text))
+    return {one.rank for one in those if one.rank is not None}
+
+
+def _by_end(evidence: Evidence) -> Finding | None:
+    """Who had to be ended when others had waited in vain, and has never said that it waits."""
+    late = waiting(evidence)
+    ended = sorted({end.rank for end in evidence.ends if end.innocent and end.rank is not None} - late)
+    if not late or not are_few(ended, len(ended) + len(late)):
+        return None
+    those = [one for one in evidence.sightings if one.rank in late]
+    return _found(Class.UNKNOWN, 0.6, ended, those, "was still at something else while the others waited in vain", KEPT)
+
+
 def _by_complaints(evidence: Evidence) -> Finding | None:
     """The node or rank that most others complain of, and that is silent itself."""
     accused = Counter(one.peer for one in evidence.sightings if one.peer and one.rule.depth == EFFECT)
@@ -96,6 +115,8 @@ def _lost_rank(rank: int, evidence: Evidence) -> Finding | None:
 
 def _lost_node(peer: str, evidence: Evidence) -> Finding | None:
     node = peer.split(":")[0]
+    if node in ("127.0.0.1", "localhost", "::1"):
+        return None  # a process of one host
     speaking = {one.node for one in evidence.sightings} | {end.node for end in evidence.ends}
     if node in speaking or any(one.rule.depth > EFFECT for one in evidence.sightings):
         return None
