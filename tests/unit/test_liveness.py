@@ -18,6 +18,7 @@ from holdfast.core.value import replace
 from holdfast.monitor.machine import Monitor
 from holdfast.monitor.messages import (
     AskGpus,
+    FaultPlayed,
     GpusSeen,
     MeasureRanks,
     Overdue,
@@ -363,6 +364,18 @@ def test_ranks_that_stand_still_after_their_learned_limit_hang() -> None:
     (at, _, reason), *_ = node.run(400.0).hung
     assert 59.0 + 10.0 < at < 59.0 + 10.0 + 5.0
     assert "(learned limit 10 s)" in reason and "nothing on this node has done anything" in reason
+
+
+@pytest.mark.parametrize("for_s", [5.0, 9.0])
+def test_a_hang_that_was_played_and_is_over_teaches_nobody_also_not_those_who_waited(for_s: float) -> None:
+    node, other = trained(Node(2, **LEARNED)), trained(Node(2, **LEARNED))
+    for one in (node, other):
+        one.run(one.now + for_s)
+    node.show(FaultPlayed())
+    node.run(node.now + 0.5)  # looked at before the ranks go on
+    for one in (trained(node, 3), trained(other, 3)):
+        taught = one.machine.state.learned.longest_s("beat")
+        assert taught >= for_s if one is other else taught < 2.0
 
 
 def test_ranks_that_wait_for_one_that_works_do_not_hang_until_the_most_limit() -> None:

@@ -12,6 +12,7 @@ from holdfast.core.value import replace
 from holdfast.monitor import rank_looks, suspicion, time_passing
 from holdfast.monitor.glimpse import glimpse
 from holdfast.monitor.messages import (
+    FaultPlayed,
     GpusSeen,
     PaceHeard,
     RankGone,
@@ -77,6 +78,8 @@ def step(state: State, seen: Observation, now: float) -> Step:
             return rank_looks.started(state, seen, now)
         case _, RankGone(local_rank=local_rank):
             return rank_looks.gone(state, local_rank)
+        case _, FaultPlayed():
+            return replace(state, played_until=now), []
         case _, RankSeen(local_rank=local_rank) if local_rank in state.ranks:
             return rank_looks.looked(state, seen, now)
         case Phase.SUSPECTING | Phase.ASKING | Phase.STILL, RanksMeasured(ranks=ranks):

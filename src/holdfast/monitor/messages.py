@@ -68,6 +68,10 @@ class RankGone(Observation):
     local_rank: int
 
 
+class FaultPlayed(Observation):
+    """A fault that was played on a rank, for practice, is over: silences that it caused are about to end."""
+
+
 class SeeRanks(Action):
     """Read their pages and logs: a `RankSeen` for each."""
 

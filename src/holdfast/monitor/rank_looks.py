@@ -33,11 +33,18 @@ def looked(state: State, seen: RankSeen, now: float) -> Step:
     state = with_rank(state, rank)
     if before.signs.limits.count != after.signs.limits.count:
         state = _with_next_glance(state, now)
-    if not any(end > before.at for _, end in state.pauses):  # else some of the time was nobody's fault
+    if _teaches(state, before):
         state = replace(state, learned=learn(state.learned, rank.started_at, before, after))
     if state.ft.on_straggler != OnStraggler.IGNORE:
         state = replace(state, stragglers=state.stragglers.saw(rank.local_rank, durations(before, after), now))
     return _judged(state, rank, now, is_whole=seen.is_whole)
+
+
+def _teaches(state: State, before: Glimpse) -> bool:
+    """Whether what ends between that look and the next took as long as it takes: we were there, and nothing was played."""
+    began = (before.at, before.beat_at, *(one.open_since for one in before.open_sections))
+    since = min(at for at in began if at is not None)
+    return since > state.played_until and not any(end > before.at for _, end in state.pauses)
 
 
 def gone(state: State, local_rank: int) -> Step:

@@ -92,6 +92,7 @@ class State(Value):
     """By local rank."""
     stragglers: Stragglers = Stragglers()
     pauses: tuple[tuple[float, float], ...] = ()  # When we were not there: beginning and end.
+    played_until: float = -NEVER  # Until then a fault was played for practice: silences that began before it teach nothing.
     glance_s: float = GLANCE_S
     glance_at: float = NEVER
     measure_at: float = NEVER

@@ -14,6 +14,7 @@ from holdfast.core.page.signs import Signs
 from holdfast.core.value import Value, replace
 from holdfast.monitor.machine import step
 from holdfast.monitor.messages import (
+    FaultPlayed,
     GpusSeen,
     PaceHeard,
     RankGone,
@@ -120,6 +121,7 @@ def _everything(state: State, now: float) -> Iterator[tuple[str, State, Observat
         late = now + GIVEN_S
         awake = with_rank(replace(state, glance_at=late, measure_at=late), replace(rank, look_at=late))
         yield nothing_new, awake, RankSeen(local_rank=i, signs=rank.glimpse.signs), late
+    yield "a fault that was played is over", state, FaultPlayed(), now
     yield "another node works in silence", state, PaceHeard(job_s={}, busy_s=1.0), now
     if state.phase in MEASURED:
         yield "the ranks are found at work", state, _measured(state, "R"), now

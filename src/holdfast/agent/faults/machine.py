@@ -245,8 +245,8 @@ def _planted(state: State) -> Plant:
 WATCH_KILL = "Watch: its exit is detected within milliseconds, and all ranks restart, if a restart is left (`holdfast why`)."
 WATCH_HANG = (
     "Watch: when its limit expires it counts as hung, its stacks are kept, and all ranks restart (`holdfast why`, "
-    "`holdfast incidents`); `holdfast status` tells how long it has been silent. A learned limit is --least-limit (600 s) or "
-    "more: give --for a longer time than that."
+    "`holdfast incidents`); `holdfast status` tells how long it has been silent, and its limit: one that was learned is "
+    "--least-limit (600 s) or more."
 )
 WATCH_SLOW = "Watch: after some three minutes it is named as a straggler (`holdfast status`), if it reports steps or sections."
 WATCH_UNFIT = (

@@ -15,6 +15,7 @@ from holdfast.agent.component import Component
 from holdfast.agent.group.messages import Hung, PaceKnown, Started
 from holdfast.agent.workers.workers import Workers
 from holdfast.core.config.config import RunConfig
+from holdfast.core.job.events import Event, FaultOver
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Tick
 from holdfast.core.processes import ProcessDying, ProcessErred, ProcessGone
 from holdfast.core.value import fields_of
@@ -23,6 +24,7 @@ from holdfast.monitor.log_progress import LogProgress
 from holdfast.monitor.machine import Monitor
 from holdfast.monitor.messages import (
     AskGpus,
+    FaultPlayed,
     GpusSeen,
     Inform,
     MeasureRanks,
@@ -67,6 +69,7 @@ class Monitoring(Component):
     """The monitor of this node, with its hands."""
 
     sees = ProcessDying, ProcessErred, ProcessGone
+    notes = (FaultOver,)
 
     def __init__(
         self,
@@ -112,6 +115,10 @@ class Monitoring(Component):
                 self._over(pid)
             case ProcessErred(pid=pid) | ProcessGone(pid=pid):
                 self._over(pid)
+
+    def recorded(self, event: Event, at_unix: float) -> None:
+        """See `Component`: a fault that was played is over."""
+        self._guarded(lambda: self._show(FaultPlayed()))
 
     def _over(self, pid: int) -> None:
         local_rank = next((local_rank for local_rank, one in self.ranks.items() if one.pid == pid), None)

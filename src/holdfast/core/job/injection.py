@@ -31,8 +31,9 @@ FAULTS = {
     Fault.ECC: "our checks read one more uncorrected memory error of a GPU",
 }
 
-GIVEN_UP_S = {Fault.HANG: 600.0, Fault.SLOW: 600.0}
-"""How long these last where nothing is said: longer than most limits, and than it takes to find a straggler (three minutes)."""
+GIVEN_UP_S = {Fault.HANG: 3600.0, Fault.SLOW: 600.0}
+"""How long these last where nothing is said: longer than most limits that were learned (ten minutes or more), and than it takes
+to find a straggler (three minutes)."""
 
 LONGEST_S = 86_400.0
 CODE = 79  # The Xid that is played where none is named: the GPU has fallen off the bus.
