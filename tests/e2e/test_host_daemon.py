@@ -78,6 +78,14 @@ def test_its_table_outlives_a_sigkill_and_the_client_goes_on(daemon: DaemonHere,
     wait_until(lambda: daemon.states() == {"train": ["RUNNING", "RUNNING"]})
 
 
+def test_two_workloads_of_one_process_keep_apart(daemon: DaemonHere, wait_until: Any) -> None:
+    daemon.start()
+    workers = [rank(daemon, number, workload) for number, workload in enumerate(("train", "judge"))]
+    for worker, state in zip(workers, (DeviceState.FAILED, DeviceState.RUNNING)):
+        worker.update_state(state)
+    wait_until(lambda: daemon.states() == {"train": ["FAILED"], "judge": ["RUNNING"]})
+
+
 def test_a_rank_that_falls_silent_is_named(daemon: DaemonHere) -> None:
     running = daemon.start("--silence", "0.2")
     rank(daemon).update_state(DeviceState.RUNNING)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 TOLD = DeviceState.RUNNING, DeviceState.FAILED, DeviceState.COMPLETE
 
-_shared: dict[int, DaemonClient] = {}
-"""By the daemon's port."""
+_shared: dict[tuple[int, str], DaemonClient] = {}
+"""By the daemon's port and the workload: a heartbeat does not name its workload, so the daemon knows it by the connection."""
 
 
 def _of_workload(name: str, doc: str) -> Any:
@@ -56,7 +56,7 @@ class GoogleCloudResiliencyClient:
 
         self._worker = worker_at(f"localhost:{port}", local_rank, global_rank)
         self._workload = WorkloadInfo(**{name: given[name] for name in WorkloadInfo.__fields__})
-        self._reports = _reports(int(host_port))
+        self._reports = _reports(int(host_port), workload_name)
         self._reports.register(self._worker.worker_address, self._workload)
 
     workload_name: str = _of_workload("workload_name", "The job's name; in Kubernetes the JobSet's.")
@@ -153,13 +153,13 @@ class GoogleCloudResiliencyClient:
             self._reports.leave(self._worker)
 
 
-def _reports(port: int) -> DaemonClient:
-    if port not in _shared:
+def _reports(port: int, workload: str) -> DaemonClient:
+    if (port, workload) not in _shared:
         from holdfast.runtime.daemon_client import DaemonClient  # only a process with a daemon needs it
 
-        _shared[port] = reports = DaemonClient(port)
+        _shared[port, workload] = reports = DaemonClient(port)
         atexit.register(lambda: reports.close())  # the last word, often COMPLETE, has been left but perhaps not told yet
-    return _shared[port]
+    return _shared[port, workload]
 
 
 def _like(kind: Any, other: Any) -> Any:
