@@ -185,13 +185,14 @@ def test_rules_of_the_user_s_are_found_in_the_state_directory(holdfast: Any, tmp
 def test_real_flight_recorders_name_the_rank_that_never_came(holdfast: Any, script: Any, tmp_path: Path) -> None:
     """torch's own record, of gloo, from ranks of which one leaves a collective out."""
     program = script(
-        "import os, torch, torch.distributed as dist\n"
+        "import os, time, torch, torch.distributed as dist\n"
         "from torch._C import _distributed_c10d as c10d\n"
         "dist.init_process_group('gloo')\n"
         "rank = dist.get_rank()\n"
         "dist.all_reduce(torch.ones(4))\n"
         "if rank != 1: work = dist.all_reduce(torch.ones(8), async_op=True)\n"
         f"open(f'{tmp_path}/trace_rank_{{rank}}', 'wb').write(c10d._dump_fr_trace())\n"
+        f"while not os.path.exists('{tmp_path}/trace_rank_0'): time.sleep(0.01)\n"  # the other one's call needs its peer
         "os._exit(0)\n"
     )
     holdfast("run", "--nproc-per-node", "2", program, env={"TORCH_FR_BUFFER_SIZE": "2000"})

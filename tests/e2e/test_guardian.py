@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import signal
@@ -71,7 +72,7 @@ def small(tmp_path: Path) -> Iterator[Callable[..., Small]]:
     yield start
     for one in started:
         for pid in [one.agent, *one.below]:
-            if state(pid):
+            with contextlib.suppress(ProcessLookupError):  # it has ended
                 os.kill(pid, signal.SIGKILL)
         one.guardian.kill()
         one.guardian.communicate()

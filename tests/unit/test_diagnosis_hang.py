@@ -79,6 +79,12 @@ def test_joined_and_stuck_is_nobody_s_fault() -> None:
     assert found is not None and (found.rank, found.kind) == (None, "fabric") and "all ranks reached" in found.sentence
 
 
+def test_who_has_not_come_to_a_later_one_is_named_though_an_earlier_one_is_not_said_to_be_over() -> None:
+    begun = entry(6, state="scheduled")
+    found = recorder_file.compare([record(0, begun, entry(7, state="scheduled"), size=2), record(1, begun, size=2)])
+    assert found is not None and found.rank == 1 and "never reached all_reduce" in found.sentence
+
+
 def test_a_collective_that_only_one_has_called_is_a_mismatch() -> None:
     those = [record(rank, entry(7, state="started")) for rank in (0, 2, 3)]
     found = recorder_file.compare([*those, record(1, entry(7, what="nccl:_all_gather_base", state="started"))])

@@ -86,18 +86,22 @@ def compare(records: Iterable[Record]) -> Finding | None:
 
 
 def _stuck(group: str, records: Mapping[int, Record]) -> Finding | None:
-    """The first collective of a group that not all its ranks completed."""
+    """The first collective of a group that some of its ranks did not reach; else the first that all reached and none completed:
+    then all would stand still at the same one."""
     mine = {rank: {call.seq: call for call in record.calls if call.group == group} for rank, record in records.items()}
     told = {rank for record in records.values() for rank in record.groups.get(group, ())}
     members = sorted(told or {rank for rank, calls in mine.items() if calls})
     calls = {rank: mine[rank] for rank in members if rank in mine}
     silent = [rank for rank in members if rank not in records]
-    for seq in sorted({seq for those in calls.values() for seq in those}):
-        here = {rank: those[seq] for rank, those in calls.items() if seq in those}
-        missing = [rank for rank, those in calls.items() if seq > max(those, default=-1)]
-        if (found := _at(seq, here, missing, silent)) is not None:
-            return found
-    return None
+    found = [_of_one(seq, calls, silent) for seq in sorted({seq for those in calls.values() for seq in those})]
+    said = [one for one in found if one is not None]
+    return next((one for one in said if one.kind != Class.FABRIC), said[0] if said else None)
+
+
+def _of_one(seq: int, calls: Mapping[int, Mapping[int, Call]], silent: list[int]) -> Finding | None:
+    here = {rank: those[seq] for rank, those in calls.items() if seq in those}
+    missing = [rank for rank, those in calls.items() if seq > max(those, default=-1)]
+    return _at(seq, here, missing, silent)
 
 
 def _at(seq: int, here: Mapping[int, Call], missing: list[int], silent: list[int]) -> Finding | None:
