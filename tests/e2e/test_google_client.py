@@ -107,7 +107,7 @@ def test_a_daemon_that_never_answers_is_given_up_and_another_tried(
     with hung(free_port) as listener:
         worker = rank(free_port)
         worker.update_state(FAILED)
-        reports = client._shared[free_port]
+        reports = client._shared[free_port, ""]
         wait_until(lambda: "no answer" in reports.trouble)
         connection, _ = listener.accept()
         connection.close()
@@ -119,9 +119,9 @@ def test_a_daemon_that_answers_with_errors_is_told_again_once_it_does_not(servic
     services.append(HostService(error=grpc.StatusCode.NOT_FOUND))
     worker = rank(services[0].port)
     worker.update_state(FAILED)
-    wait_until(lambda: "error" in client._shared[services[0].port].trouble)
+    wait_until(lambda: "error" in client._shared[services[0].port, ""].trouble)
     services[0].error = None
-    wait_until(lambda: services[0].states() == ["FAILED"] and not client._shared[services[0].port].trouble)
+    wait_until(lambda: services[0].states() == ["FAILED"] and not client._shared[services[0].port, ""].trouble)
 
 
 def test_who_speaks_no_http2_at_that_port_is_no_harm(
@@ -133,7 +133,7 @@ def test_who_speaks_no_http2_at_that_port_is_no_harm(
         connection, _ = listener.accept()
         with connection:
             connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-            wait_until(lambda: "HTTP/2" in client._shared[free_port].trouble)
+            wait_until(lambda: "HTTP/2" in client._shared[free_port, ""].trouble)
 
 
 def test_a_caller_never_waits_for_a_daemon_that_hangs(services: list[HostService]) -> None:
