@@ -55,7 +55,7 @@ def daemon(kind: str) -> Iterator[int]:
     if kind == "well":
         from holdfast.supervisor.daemon.google_service import serve
 
-        server, port = serve("127.0.0.1", 0, lambda peer, method, message: None)
+        server, port = serve("127.0.0.1", 0, lambda peer, method, message: None, lambda user: True)
         yield port
         server.stop(None).wait()
         return

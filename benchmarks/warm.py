@@ -5,6 +5,7 @@ Holdfast has warm spares by then, as it has some seconds after the start of any 
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import signal
@@ -106,7 +107,8 @@ def node_swap(contender: str) -> float:
             return 1000 * (lost_node.wait_for_others(job, 2, cut_at, patience_s, event="reduced") - cut_at)
         finally:
             for pid in node:
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # woken by its own timer, an agent has ended its ranks
+                    os.kill(pid, signal.SIGKILL)
 
 
 def memory() -> dict[str, float]:
