@@ -99,14 +99,28 @@ def test_a_spare_votes_and_takes_the_place_of_the_endpoint_s_host_which_comes_ba
     job.never_two_rounds()
 
 
-def test_the_ranks_beside_a_stopped_coordinator_end_by_its_guardian_s_hand(hosts):
+ENDED_BY = {
+    "killed it and its workers": "its guardian",
+    "its workers were killed, since others may hold their ranks": "itself",
+    "sent SIGKILL": "itself",
+}
+"""What is said of the ranks beside an agent that was stopped → who has ended them."""
+
+
+def test_the_ranks_beside_a_stopped_coordinator_end_by_its_guardian_s_hand_or_by_its_own_as_it_wakes(hosts):
+    """The kernel wakes the agent 0.05 s after its guardian would have ended it: which on a busy host is late."""
     job = hosts("a", "b", "c")
     job.running("a", "b", spares=("c",))
     settle(job)
     job.signal(STOP, job.agent_pid("a"))
-    assert hosts_of(job, 2, 2) == ["b", "c"]
-    assert job.agents["a"].wait().returncode == 1
-    job.finish("b", "c")
+    places, stderr = hosts_of(job, 2, 2), lambda: job.agents["a"].stderr
+    ended_by = job.wait_until(lambda: next((who for words, who in ENDED_BY.items() if words in stderr()), ""))
+    if ended_by == "its guardian":
+        assert places == ["b", "c"] and job.agents["a"].wait().returncode == 1
+        job.finish("b", "c")
+    else:
+        assert len(set(places)) == 2
+        job.finish("a", "b", "c")
     assert job.rounds() == {1, 2}
     job.never_two_rounds()
 
