@@ -47,7 +47,7 @@ LISTENS = "0A"  # TCP_LISTEN, as /proc/net/tcp shows it.
 def listening_process(port: int) -> str:
     """Which process of this host listens at `port`: `pid 12 (nginx)`. Empty: none does."""
     inodes = {inode for table in ("/proc/net/tcp", "/proc/net/tcp6") for inode in _listeners(table, port)}
-    for pid in holders(inodes).values():
+    if (pid := next(iter(holders(inodes).values()), None)) is not None:
         return f"pid {pid}{_name_of(pid)}"
     return "a process that cannot be seen from here" if inodes else ""
 

@@ -15,6 +15,7 @@ import os
 import select
 import signal
 from collections.abc import Collection, Iterable
+from functools import partial
 from typing import Any
 
 from holdfast.agent.control.control_client import ask
@@ -33,7 +34,6 @@ from holdfast.runtime.process.environments import environments
 from holdfast.runtime.process.process import dying, pidfd_open
 from holdfast.supervisor.daemon.google_service import serve, socket_of
 from holdfast.supervisor.daemon.host_table import (
-    MOST_PEERS,
     SILENCE_S,
     Agent,
     AgentGone,
@@ -62,6 +62,9 @@ FOLDER_HINT = "name another folder with --state-dir"
 
 MOST_REFUSED = 24
 """Users who are told of, so that nobody fills the log."""
+
+MOST_FOLLOWED = 256
+"""Connections whose processes are waited for, at a descriptor each. The oldest make room: their ranks' silence decides."""
 
 AGENT: dict[str, Any] = {"job": str, "node": str, "pid": int, "job_dir": str}
 """What an agent says of itself."""
@@ -161,7 +164,7 @@ class Daemon:
             os.eventfd_write(self._news, 1)
 
     def _follow(self) -> None:
-        """Wait for the ends of the processes behind new connections. The loop's, since it looks at all of the host."""
+        """Wait for the ends of the processes behind new connections. In the loop: no caller waits for the look at /proc."""
         new = [peer for peer, fd in list(self._peers.items()) if fd is None]
         sockets = {peer: found[1] for peer in new if (found := socket_of(peer, (self.address, self.port))) is not None}
         pids = holders(sockets.values())
@@ -170,11 +173,11 @@ class Daemon:
             self._peers[peer] = -1
             if pid is not None and (fd := pidfd_open(pid)) is not None:
                 self._peers[peer] = fd
-                self.host.watch(fd, select.EPOLLIN, lambda events, peer=peer, pid=pid: self._peer_ended(peer, pid))  # type: ignore[misc]
-        for peer in list(self._peers)[: max(0, len(self._peers) - MOST_PEERS)]:
+                self.host.watch(fd, select.EPOLLIN, partial(self._peer_ended, peer, pid))
+        for peer in list(self._peers)[: max(0, len(self._peers) - MOST_FOLLOWED)]:
             self._let_go(peer)
 
-    def _peer_ended(self, peer: str, pid: int) -> list[Observation]:
+    def _peer_ended(self, peer: str, pid: int, events: int) -> list[Observation]:
         end = dying(pid)  # None: its parent has asked for its end already, and the kernel tells nobody else
         by = signal_name(end.exitcode) if end is not None else None
         self._let_go(peer)
