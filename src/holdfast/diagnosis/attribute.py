@@ -88,11 +88,10 @@ def _of_guilty(alive: Sequence[Sighting], places: Places) -> Finding | None:
     if not guilty:
         return None
     end = min(guilty, key=lambda end: (not end.first, (end.exitcode or 0) > 0, end.line))
-    found = _of_end(end, places.evidence)
     if places.failed_alike < 2:
-        return found
-    sentence = found.sentence.replace(whom(end.rank, end.node), "all ranks", 1)
-    return replace(found, rank=None, node="", everywhere=True, action=Action.ASK, sentence=sentence)
+        return _of_end(end, places.evidence)
+    found = _ended(replace(end, rank=None, node=""), "all ranks", places.evidence)
+    return replace(found, everywhere=True, action=Action.ASK)
 
 
 def _own_symptoms(alive: Sequence[Sighting]) -> list[Sighting]:
@@ -223,6 +222,11 @@ def _of_lost(end: End, evidence: Evidence) -> Finding:
 
 
 def _of_end(end: End, evidence: Evidence) -> Finding:
+    return _ended(end, whom(end.rank, end.node), evidence)
+
+
+def _ended(end: End, who: str, evidence: Evidence) -> Finding:
+    """What such an end means by itself."""
     code = end.exitcode
     kind, confidence, says, advice = SIGNALS.get(code or 0, (Class.UNKNOWN, 0.3, "", "see its log"))
     if end.oom == NO_OOM_KILL:
@@ -240,7 +244,7 @@ def _of_end(end: End, evidence: Evidence) -> Finding:
     rank = end.rank
     return Finding(
         kind=kind, confidence=confidence, rank=rank, node=end.node, action=ADVISED[kind], advice=advice,
-        sentence=f"{whom(rank, end.node)}: {says}; {advice}",
+        sentence=f"{who}: {says}; {advice}",
         evidence=(Quote(text=end.what or f"exit code {code}", source=end.source, line=end.line, rank=rank, node=end.node),),
         effects=tuple(_effects(None, evidence)),
     )  # fmt: skip

@@ -19,11 +19,11 @@ GENERAL = (
 """Words of failures of any kind: of exceptions, and of what hands them on."""
 
 OF_AN_END = re.compile(r"\s*traceback\s*: Signal \d+ \(\w+\) received by PID")
-"""In torchrun's box: how a process ended, which `ends` reads, and nobody's word."""
+"""A line of torchrun's box: how a process ended, which `ends` reads. No process has said it."""
 
 _QUOTED = re.compile(r"(?:[^']*'(?P<what>[^'\n]{1,160})')?")  # The first of what a message puts in quotes, if it does.
 
-ALL = 0.8  # A term that is so much of a line is all that it says.
+WHOLE = 0.8  # A term that is more than this share of a line is all that the line says.
 
 Meaning = tuple[Rule, re.Match[str]]  # What a line means, as a rule says it, and where it stands.
 
@@ -96,7 +96,7 @@ def _counts(means: Judged, text: str, known: Meaning | None, *, is_raised: bool)
     """Whether a judgement says more than the rule that knows the line, which does not only happen to have a term."""
     if known is not None and means.term.depth <= known[0].depth:
         return False
-    said = any(len(one) > ALL * len(text.strip()) for one in means.term.spellings)
+    said = any(len(one) > WHOLE * len(text.strip()) for one in means.term.spellings)
     return is_raised or said or means.term.depth >= MACHINE or ":" in text or is_failing(text)
 
 

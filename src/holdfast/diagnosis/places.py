@@ -41,9 +41,10 @@ class Places:
 
     @property
     def failed_alike(self) -> int:
-        """How many ranks the launchers tell of, if all of them, and more than one, have exited by themselves with one code."""
-        ranks, codes = ({end.rank for end in self.evidence.ends}, {end.exitcode for end in self.evidence.ends})
-        return len(ranks) if len(ranks) > 1 and len(codes) == 1 and (codes.pop() or 0) > 0 else 0
+        """How many ranks have exited by themselves with one code, where no launcher tells of another end. 0: no two have."""
+        ranks = {end.rank for end in self.evidence.ends}
+        codes = {end.exitcode or 0 for end in self.evidence.ends}
+        return len(ranks) if len(ranks - {None}) > 1 and len(codes) == 1 and min(codes) > 0 else 0
 
     def _note(self, one: End | Sighting, rank: int) -> None:
         if one.node:
@@ -62,7 +63,7 @@ class Places:
         return self._by_device(one) if found is None else found
 
     def _by_device(self, one: Sighting) -> int | None:
-        """Whose GPU it names: a process that sees several uses the one of its place. The first may be all that each sees."""
+        """Whose GPU it names: who sees several uses that of its local rank. `GPU 0` may be the only one that it sees."""
         of_one = one.count == 1 and not self.several and one.rule.kind in (Class.OOM_GPU, Class.GPU)
         named = _DEVICE.search(one.text) if of_one else None
         return None if named is None else int(named[1])
@@ -108,10 +109,11 @@ class Places:
             return _killed(here, complaints)
         if complaints and (at or len({seen.rank for seen in complaints}) == 1):
             return first(complaints, self.evidence).rank
-        # All fail by an exception of all: then that a launcher saw the one of this place first tells nothing.
+        # Where all fail alike, the local rank that the launcher happened to see first tells nothing.
         return _only_one([end for end in here if self._tells(end)])
 
     def _tells(self, end: End) -> bool:
+        """Whether its rank failed by itself: a launcher names it, and it did not wait in vain; or a signal ended it."""
         return (end in self.told and end.rank not in self.waiting) or (end.exitcode or 0) < 0
 
     def _complaints(self, one: Sighting, at: str) -> list[Sighting]:

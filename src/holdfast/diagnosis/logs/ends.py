@@ -48,7 +48,7 @@ _ENDS = (
     re.compile(r"\b[Rr]ank (?P<rank>\d+) (?:crashed|exited|died|failed|terminated) with exit code (?P<code>-?\d+)"),
     re.compile(r"'--local_rank=(?P<local>\d+)'.* (?:exits with return code = |returned non-zero exit status )(?P<code>-?\d+)"),
     re.compile(r"'--local_rank=(?P<local>\d+)'.* died with <Signals\.(?P<signal>SIG\w+)"),
-    re.compile(r"process (?P<local>\d+) terminated with (?:exit code (?P<code>\d+)|signal (?P<signal>SIG\w+))"),
+    re.compile(r"Exception: process (?P<local>\d+) terminated with (?:exit code|signal) (?:(?P<code>\d+)|(?P<signal>\w+))"),
     re.compile(
         r"rank (?P<rank>\d+) \(local (?P<local>\d+)\) on (?P<node>\S+) "
         r"(?:was killed by (?P<signal>SIG\w+)|exited with code (?P<code>\d+))"

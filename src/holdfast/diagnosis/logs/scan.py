@@ -289,12 +289,12 @@ class Scanner:
 
 
 def _groups(found: re.Match[str]) -> dict[str, str]:
-    """By the name of a pattern's group: what stands there, if something does."""
+    """What the named groups of a pattern have matched."""
     return {name: value for name, value in found.groupdict().items() if value is not None}
 
 
 def _key(rule: Rule, meant: Speaker, what: str) -> tuple[object, ...]:
-    """By which one who says the same again is known."""
+    """What makes two messages the same one."""
     return rule.name, meant.rank, meant.local, meant.node, meant.mark, what if rule.depth == MACHINE else ""
 
 
