@@ -125,12 +125,13 @@ class SparePool(Component):
     # --- what the agent tells -------------------------------------------------------------------------------------------
 
     def begin_round(self, assigned: Assigned, started: Sequence[Observation]) -> list[Observation]:
-        self.told, self.patience_s = 0, ANSWER_S
+        self.told = 0
         self._show(RoundBegan())
         return []
 
     def recorded(self, event: Event, at_unix: float) -> None:
         """See `Component`: the workers are being ended, or end by themselves."""
+        self.patience_s = ANSWER_S  # `begin_round` may come late: rounds may follow each other faster than an agent settles
         self._show(RoundEnds())
 
     def stand_by(self, modules: Iterable[str]) -> None:
