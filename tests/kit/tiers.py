@@ -95,7 +95,9 @@ THOROUGH = {
         e2e/test_min_healthy.py::test_a_script_carries_on_in_its_own_processes_and_nobody_is_restarted but a node
         e2e/test_worker_contract.py::test_gloo_works_across_two_agents_and_a_restart
         e2e/test_worker_contract.py::test_gloo_comes_back_at_every_restart but 1
-        e2e/test_in_place.py::test_who_has_not_failed_keeps_its_process_and_the_loss_is_that_of_an_undisturbed_run
+        e2e/test_in_place.py::test_who_has_not_failed_keeps_its_process_and_the_loss_is_that_of_an_undisturbed_run but memory
+        e2e/test_in_place.py::test_no_state_is_trained_on_that_was_torn_by_a_kill_at_any_moment
+        e2e/test_in_place.py::test_a_lost_part_of_a_sharded_model_comes_from_whoever_has_it
         e2e/test_hard_use.py::test_a_hundred_restarts_cost_the_agent_nothing but plain
         """,
     "faults that take their seconds, of which a simulated job or a machine by itself shows the decision": """

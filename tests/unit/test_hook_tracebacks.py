@@ -32,7 +32,7 @@ def test_a_save_that_fails_looks_as_without_us() -> None:
 def test_so_does_a_call_that_is_noted() -> None:
     module: Any = ModuleType("saves")
     module.save = save
-    hooks._around(module, "save", lambda: None, lambda begun: None)
+    hooks._around(module, "save", lambda *_: None, lambda begun: None)
     assert frames(module.save, "model.pt") == frames(save, "model.pt")
 
 

@@ -83,7 +83,7 @@ def watch(
         return mark
 
     def restores(module: ModuleType) -> None:
-        _around(module, "load", monotonic_ns, writer().restored)
+        _around(module, "load", lambda *_, **__: monotonic_ns(), writer().restored)
 
     def files(module: ModuleType) -> None:
         marking(CHECKPOINT, "save")(module)
@@ -168,15 +168,15 @@ def _leave(error: BaseException) -> None:
         error.__traceback__ = error.__traceback__.tb_next
 
 
-def _around(module: ModuleType, name: str, before: Callable[[], T], after: Callable[[T], object]) -> None:
-    """Call `before` and then `after`, with what it returned, around each call of that function which does not fail."""
+def _around(module: ModuleType, name: str, before: Callable[..., T], after: Callable[[T], object]) -> None:
+    """Call `before`, with the same arguments, and then `after`, with what it returned, around each call that does not fail."""
     from functools import wraps  # only scripts with such a function need it
 
     function = getattr(module, name)
 
     @wraps(function)
     def around(*args: Any, **kwargs: Any) -> Any:
-        begun = before()
+        begun = before(*args, **kwargs)
         try:
             answer = function(*args, **kwargs)
         except BaseException as error:

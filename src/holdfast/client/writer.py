@@ -53,6 +53,7 @@ class Writer:
         self.words: memoryview | None = None
         """The page as 64-bit fields (`core.page.layout`). None: there is none, or it is our parent's."""
         self.steps_told = False  # The script itself says how far it is.
+        self.before_meeting: Callable[..., object] = lambda *_, **__: None  # Called with what `init_process_group` is.
         self._wake: Callable[[], int] | None = None
         self.lock = RLock()  # not a plain one: a signal handler may come while its own thread holds it
         self._sections: dict[str, Section] = {}
@@ -130,15 +131,25 @@ class Writer:
         if self.words is not None:
             self.words[layout.AWAITED_NS] = 0
 
-    def joining(self) -> None:
-        """The script begins to meet the other ranks."""
+    def joining(self, *args: object, **kwargs: object) -> None:
+        """The script begins to meet the other ranks, by a call of `init_process_group` with these arguments."""
         if self.words is not None and not self.words[layout.JOINING_NS]:
             self.words[layout.JOINING_NS] = monotonic_ns()
+        self.before_meeting(*args, **kwargs)
+
+    def meet_after(self, wait: Callable[..., object]) -> None:
+        """Call `wait` first, as the script calls `init_process_group`."""
+        self.before_meeting = wait
 
     def joined(self) -> None:
         """It has met them."""
         if self.words is not None and not self.words[layout.JOINED_NS]:
             self.words[layout.JOINED_NS] = monotonic_ns()
+
+    def agreed(self, step: int, came_from: int) -> None:
+        """All ranks go on from that step, and this one has its state from there (`layout.STATE_FROM`)."""
+        if self.words is not None:
+            self.words[layout.STATE_STEP], self.words[layout.STATE_FROM] = step, came_from
 
     def restored(self, since_ns: int) -> None:
         """It has loaded a state, from that moment until now (CLOCK_MONOTONIC). After its first step nobody asks for that."""
@@ -284,7 +295,7 @@ class Writer:
         self._beat_at = self._beats = self._longest_gap = self._step_at = self.longest_out = 0
         self.end_outside()
         if self.words is not None:
-            for at in (*range(layout.JOINING_NS, layout.FIRST_STEP + 1), *range(layout.BEAT_NS, layout.STEP_TOLD + 1)):
+            for at in (*range(layout.JOINING_NS, layout.STATE_FROM + 1), *range(layout.BEAT_NS, layout.STEP_TOLD + 1)):
                 self.words[at] = 0
             self.words[layout.BOOTED_NS] = monotonic_ns()
             self.words[layout.STEP_TOLD] = int(self.steps_told)

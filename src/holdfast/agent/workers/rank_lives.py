@@ -97,6 +97,8 @@ class RankLives(Component):
             restore_s=max(one.restore_s for one in found),
             stepped_s=latest("stepped_at"),
             first_step=min((one.first_step for one in found if one.first_step is not None), default=None),
+            state_step=max((one.state_step for one in found if one.state_step is not None), default=None),
+            state_from=tuple(one.state_from for one in found if one.state_from),
         )
         self.record(event)
 

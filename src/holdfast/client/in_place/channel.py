@@ -8,6 +8,7 @@ and `select` alike. A handler that finds the main thread in `OURS` raises nothin
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import os
 import signal
@@ -25,12 +26,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType, ModuleType
 
+    from holdfast.client.in_place.state import State
+
 SIGNAL = 59
 """A real-time signal, near those of the bootstrap that show stacks. A script that has a handler for it keeps that."""
 
 AGAIN_S = 0.5
 """After so long a main thread that has not come out is sent the signal again: code that catches everything, or a finaliser in
 which Python drops exceptions, may have swallowed the first."""
+
+SOON_S, OFTEN = 0.01, 10
+"""After so long, so often, where its handler has not raised: it was in our own code, in an update that is to be completed, or C
+code holds it."""
 
 OURS = ("holdfast.client.in_place.lives", "holdfast.client.in_place.channel")
 """Code that looks for the agent's word by itself."""
@@ -46,23 +53,28 @@ class Channel:
     def __init__(self, bootstrap: ModuleType, regroup: type[BaseException], tear_down: Callable[[], object] | None) -> None:
         self.bootstrap, self.exception, self.tear_down = bootstrap, regroup, tear_down
         self.main = threading.get_ident()
+        self.state: State | None = None  # What the script keeps in memory, if it does.
         self.inside = False  # The script's code runs: `Regroup` may be raised in it.
+        self.is_raised, self.sent = False, 0  # It has been, since the agent last asked; how often the signal was sent.
         self.before: frozenset[str] = frozenset()  # The sockets that were open when the life began.
         self.heard = bootstrap.words[layout.LIFE_ASKED]  # The last word of the agent's.
         self.is_asked = threading.Event()  # The agent wants this round left.
         self.is_out = threading.Event()  # The main thread has left the script's code.
         self.is_begun = threading.Event()  # The next round is there.
 
+    def watch(self, state: State) -> None:
+        """From now on that is not torn where it can be helped."""
+        self.state = state
+
     # --- the main thread ------------------------------------------------------------------------------------------------
 
     def enter(self) -> None:
-        """The script's code begins. `Regroup`: it need not."""
+        """The script's code begins. If it need not, it is interrupted as soon as it has."""
         self.is_out.clear()
         self.before = groups.sockets()
         self.inside = True
         if self.is_asked.is_set():
-            self.inside = False
-            raise self.exception()
+            start_new_thread(self.interrupt, ())
 
     def leave(self, error: BaseException | None, is_regroup: bool) -> bool:
         """The script's code has ended. Whether another life follows; else this process is as any other from now on."""
@@ -96,7 +108,11 @@ class Channel:
         """The signal's handler, in the main thread."""
         while frame is not None and _module_of(frame) == "threading":  # whose caller waits
             frame = frame.f_back
-        if self.inside and self.is_asked.is_set() and (frame is None or _module_of(frame) not in OURS):
+        is_ours = (frame is not None and _module_of(frame) in OURS) or (
+            self.sent < OFTEN and self.state is not None and self.state.in_update()
+        )
+        if self.inside and self.is_asked.is_set() and not is_ours:
+            self.is_raised = True
             raise self.exception()
 
     # --- the thread -----------------------------------------------------------------------------------------------------
@@ -118,11 +134,14 @@ class Channel:
     def interrupt(self) -> None:
         """Get the main thread out of the script's code, however often it takes."""
         self.is_asked.set()
-        while True:
+        if self.state is not None:
+            self.state.settle()
+        self.is_raised = False
+        for self.sent in itertools.count():
             groups.interrupt(self.before)
             if not self.is_out.is_set():
                 signal.pthread_kill(self.main, SIGNAL)
-            if self.is_out.wait(AGAIN_S):
+            if self.is_out.wait(AGAIN_S if self.is_raised or self.sent > OFTEN else SOON_S):
                 return
 
 
@@ -132,6 +151,7 @@ def open_channel(bootstrap: ModuleType, regroup: type[BaseException], tear_down:
         raise ValueError(f"its script handles signal {SIGNAL} itself")
     channel = Channel(bootstrap, regroup, tear_down)
     signal.signal(SIGNAL, channel.interrupted)
+    this_worker.meet_after(groups.await_store)
     start_new_thread(channel.listen, ())
     this_worker.tell_life(layout.IN_PLACE)
     return channel

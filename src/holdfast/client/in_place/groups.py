@@ -3,6 +3,8 @@
 NCCL's abort ends its collectives. Gloo's (torch 2.13) does not end one that waits for a rank that lives: its connections have
 to be shut. They are not marked as gloo's, so all TCP connections go that this process has opened since the life began.
 
+No signal ends torch's wait for a store that is not there yet. So that wait is made here, where one does.
+
 The script's torch, if it has any: this imports none.
 """
 
@@ -11,11 +13,19 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import threading
+from time import monotonic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
     from types import ModuleType
+
+
+OF_GROUPS = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "tags_to_pg", "pg_coalesce_state")
+"""What torch knows of its process groups, by name of the field."""
+LOOK_S = 0.005
+MEETING_S = 60.0  # After so long torch waits by itself, and says why it gives up.
 
 
 def sockets() -> frozenset[str]:
@@ -30,8 +40,23 @@ def interrupt(before: Collection[str]) -> None:
         _abort_all(c10d, before)
 
 
+def await_store(backend: object = None, init_method: str | None = None, *others: object, **named: object) -> None:
+    """Wait until the first rank serves the store where all meet, if that is how the script meets them. Called with what
+    `init_process_group` is called with; torch comes to its own judgement afterwards."""
+    is_given = named.get("store") is not None or any(other is not None for other in others[3:4])
+    if is_given or (init_method or "env://").partition("?")[0] != "env://" or os.environ.get("RANK", "0") == "0":
+        return
+    where, ends = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), monotonic() + MEETING_S
+    while monotonic() < ends:
+        try:
+            return socket.create_connection(where, MEETING_S).close()
+        except OSError:
+            threading.Event().wait(LOOK_S)
+
+
 def tear_down(before: Collection[str]) -> None:
-    """The main thread is out: abort all process groups, and forget them."""
+    """The main thread is out: abort all process groups, and forget them, those that were only half made too: torch counts them,
+    and names what is made next by that count, which has to be the same in all ranks."""
     if (c10d := _c10d()) is None:
         return
     _abort_all(c10d, before)
@@ -40,6 +65,12 @@ def tear_down(before: Collection[str]) -> None:
             c10d.destroy_process_group()
     except Exception as error:
         sys.stderr.write(f"holdfast: a process group of the round that was left could not be destroyed: {error}\n")
+    world = c10d._world
+    for name in OF_GROUPS:
+        getattr(world, name, {}).clear()
+    c10d._update_default_pg(None)
+    c10d._unregister_all_process_groups()
+    vars(c10d)["_group_count"] = 0
 
 
 def _c10d() -> ModuleType | None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from holdfast.client.in_place.channel import Channel
+    from holdfast.client.in_place.state import State
 
     T = TypeVar("T")
 
@@ -43,15 +44,32 @@ class Regroup(BaseException):
 class Life:
     """One life of this process: from a round's beginning to its end. A context manager around the training."""
 
-    def __init__(self, number: int, channel: Channel | None) -> None:
+    def __init__(self, number: int, channel: Channel | None, states: list[State]) -> None:
         self.number = number  # 0: the first of this process, which has nothing in memory yet.
         self._channel = channel
+        self._states = states
         self.is_last = channel is None  # No other follows it.
 
     @property
     def is_first(self) -> bool:
         """This process has not trained before."""
         return self.number == 0
+
+    @property
+    def state(self) -> State:
+        """What this process keeps from one life to the next, and what a newcomer is given by the others."""
+        if not self._states:
+            from holdfast.client.in_place.state import State  # only scripts that keep their state in memory need it
+
+            self._states.append(State(self._channel.is_asked.is_set) if self._channel is not None else State())
+            if self._channel is not None:
+                self._channel.watch(self._states[0])
+        return self._states[0]
+
+    def update(self) -> State:
+        """`with life.update():` around all that changes `state`: a rank that is interrupted in it is given another's. Found by
+        itself around `optimizer.step()` where nothing but modules and one optimizer is kept."""
+        return self.state
 
     def __enter__(self) -> Life:
         if self._channel is not None:
@@ -74,11 +92,14 @@ def lives(tear_down: Callable[[], object] | None = None) -> Iterator[Life]:
     For the main thread; elsewhere a RuntimeWarning says that there is one life only."""
     channel = _open(tear_down)
     number = 0
+    states: list[State] = []
     while True:
-        life = Life(number, channel)
+        life = Life(number, channel, states)
         yield life
         if life.is_last or channel is None:
             return
+        for state in states:
+            _keep(state)
         channel.regroup()
         number += 1
 
@@ -89,6 +110,15 @@ def run_in_place(train: Callable[[Life], T], tear_down: Callable[[], object] | N
         with life:
             result = train(life)
     return result
+
+
+def _keep(state: State) -> None:
+    """What is in memory stays for the next life, if it can."""
+    try:
+        state.end_life()
+    except Exception as error:
+        state.forget()
+        warn(f"this rank's state in memory is lost: {type(error).__name__}: {error}", RuntimeWarning, 4)
 
 
 def _open(tear_down: Callable[[], object] | None) -> Channel | None:

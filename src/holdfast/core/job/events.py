@@ -109,6 +109,9 @@ class RanksBegun(Event):
     stepped_s: float | None  # Until the end of its first step.
     first_step: int | None = None
     """Number of that step, as the script reports it; the lowest of all ranks. None: the script reports none."""
+    state_step: int | None = None  # The step that all ranks agreed to go on from (`life.state`). None: the script has none.
+    state_from: tuple[str, ...] = ()
+    """Where each rank of this node has that state from: its own `memory`, `rank N`, the `stash`, or its `script`."""
 
 
 class RanksEnded(Event):

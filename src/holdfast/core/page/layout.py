@@ -84,6 +84,11 @@ RESTORED_NS = 54  # When it had last loaded a state, of those before its first s
 RESTORE_TOOK_NS = 55  # How long it has been loading such, all in all.
 FIRST_STEP_NS = 56
 FIRST_STEP = 57  # The number of that step.
+STATE_STEP = 58  # The step that all ranks have agreed to go on from (`client.in_place.state`).
+STATE_FROM = 59  # Where this rank has that state from: one of those below.
+
+NO_STATE, FROM_SCRIPT, FROM_STASH, FROM_MEMORY, FROM_RANK = range(5)
+"""Of STATE_FROM. FROM_RANK and the number of the rank that gave it."""
 
 BOOTING, RUNNING, FINISHING = 0, 1, 2  # Of STATE. FINISHING: the interpreter ends in good order.
 
@@ -166,3 +171,8 @@ _FUTEX_SYSCALLS = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "loongarch64": 9
 def futex_syscall(machine: str) -> int | None:
     """Number of futex(2) on `machine` (as in `os.uname().machine`). None: not known, so deaths come by pidfd alone."""
     return _FUTEX_SYSCALLS.get(machine)
+
+
+def source_in_words(word: int) -> str:
+    """STATE_FROM as a person reads it: `script` · `stash` · `memory` · `rank N`; empty: none has been agreed on."""
+    return ("", "script", "stash", "memory")[word] if word < FROM_RANK else f"rank {word - FROM_RANK}"

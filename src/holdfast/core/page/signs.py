@@ -67,3 +67,5 @@ class Moments(Value):
     first_step: int | None = None  # Its number, where the script itself numbers its steps.
     last_stepped_at: float | None = None  # When it had made its last step so far.
     saved_at: float | None = None  # When it had last written a checkpoint, as its sections tell.
+    state_step: int | None = None  # The step that it has agreed with all others to go on from.
+    state_from: str = ""  # Where it has that state from: `memory`, `rank N`, `stash`, or its `script` restored it.

@@ -157,6 +157,8 @@ class Page:
             first_step=words[layout.FIRST_STEP] if first and words[layout.STEP_TOLD] else None,
             last_stepped_at=_at(words[layout.STEP_NS]),
             saved_at=max(saves, default=None),
+            state_step=words[layout.STATE_STEP] if words[layout.STATE_FROM] else None,
+            state_from=layout.source_in_words(words[layout.STATE_FROM]),
         )
 
     @property

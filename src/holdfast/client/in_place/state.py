@@ -1,0 +1,368 @@
+"""What does a rank keep in its memory from one life to the next, and how does a newcomer get it from a rank that lives?
+
+    def train(life):
+        dist.init_process_group()
+        state = life.state
+        model = state.keep("model", Net)                                          # made once in each process
+        optimizer = state.keep("optimizer", lambda: Adam(model.parameters()))
+        for step in range(state.begin(load_checkpoint), STEPS):                   # all ranks: from the same step
+            loss(model, step).backward()
+            with life.update():
+                optimizer.step()
+
+    kept ──begin──▶ whole at step n ──update──▶ torn ──its end──▶ whole at step n + 1
+                        ▲                          │ another rank fails
+                        └── given by another rank ─┘
+
+A state is *whole* between two updates, and *torn* within one. In `begin` all ranks say what they have, over the script's
+process group, and come to the same answer (`in_place.agreement`): the newest step of which every part is whole in some rank.
+Who has it goes on with the objects that it has; who has not is given it. Where that is not enough, the script's own way is
+taken.
+"""
+
+from __future__ import annotations
+
+import os
+from _warnings import warn
+
+from holdfast.client import stash
+from holdfast.client.in_place import sharded, transfer
+from holdfast.client.in_place.agreement import Has, agree
+from holdfast.client.in_place.device import Device
+from holdfast.client.worker import this_worker
+from holdfast.core.page import layout
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+    from typing import Any, TypeVar
+
+    from holdfast.client.in_place.agreement import Generation
+
+    T = TypeVar("T")
+
+__all__ = ["State"]
+
+WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel")
+"""Classes of torch's whose objects have a process group inside, which ends with the round."""
+
+
+class Kept:
+    """One object, and how it is made, told and filled."""
+
+    def __init__(self, name: str, build: Callable[[], Any], dump: Any, load: Any, part: str, left: Any) -> None:
+        """Makes the object. TypeError: it cannot be kept."""
+        self.name, self.build, self.dump_with, self.load_with, self.part = name, build, dump, load, part
+        self.is_new = True  # Made in this life.
+        self.left = left  # What an earlier life has left of it, where the object itself could not be kept.
+        self.is_watched = False  # Its steps are updates.
+        self.object: Any = self._made()
+
+    def _made(self) -> Any:
+        made = self.build()
+        if any(kind.__name__ in WRAPPERS for kind in type(made).__mro__):
+            raise TypeError(f"{self.name} is a {type(made).__name__}, which ends with the round: keep the module inside it")
+        if self.dump_with is None and not (hasattr(made, "state_dict") and hasattr(made, "load_state_dict")):
+            told = f"{self.name} is a {type(made).__name__} without state_dict() and load_state_dict()"
+            raise TypeError(f"{told}: it cannot go on where it was; say dump= and load=, or make it anew in each life")
+        return made
+
+    def watch(self, before: Callable[..., None], after: Callable[..., None]) -> None:
+        """Call these before and after each step, if it is an optimizer."""
+        if not self.is_watched and hasattr(self.object, "register_step_pre_hook"):
+            self.object.register_step_pre_hook(before)
+            self.object.register_step_post_hook(after)
+            self.is_watched = True
+
+    def take_what_is_left(self, is_wanted: bool) -> None:
+        """Put what an earlier life has left into the object, or forget that."""
+        if self.left is not None and is_wanted:
+            self.load(self.left)
+        self.left = None
+
+    def end_life(self) -> None:
+        self.is_new = False
+        if self.is_module:
+            self.object.zero_grad(set_to_none=True)
+
+    def let_go(self, is_whole: bool) -> None:
+        """The object ends with the round; what is in this rank's memory stays, if it is whole."""
+        self.left = self.dump() if is_whole else None
+        self.object, self.is_watched = None, False
+
+    def dump(self) -> Any:
+        """Its state, with this rank's part of what is sharded."""
+        return sharded.local(self._dump_of(self.object))
+
+    def _dump_of(self, one: Any) -> Any:
+        return one.state_dict() if self.dump_with is None else self.dump_with(one)
+
+    def is_sharded(self) -> bool:
+        return sharded.is_sharded(self._dump_of(self.object))
+
+    def load(self, state: Any) -> None:
+        """Fill the object with `state`, as `dump` tells it."""
+        if self.load_with is not None:
+            self.load_with(self.object, state)
+        elif self.is_module:
+            own = self.object.state_dict()
+            if sharded.is_sharded(own):
+                sharded.fill(own, state)
+            elif not all(sharded.is_same(value, state.get(name)) for name, value in own.items()):
+                self.object.load_state_dict(state)
+        elif hasattr(self.object, "param_groups"):
+            self.object.load_state_dict(sharded.spread(self.object, state))
+        else:
+            self.object.load_state_dict(state)
+
+    def start_over(self) -> None:
+        """As if it had been made just now, in the same object: the script has that already."""
+        self.load(sharded.local(self._dump_of(self.build())))
+
+    @property
+    def is_module(self) -> bool:
+        """It has parameters, and buffers that change by themselves."""
+        return hasattr(self.object, "named_buffers")
+
+
+class State:
+    """What this process keeps. For the main thread."""
+
+    def __init__(self, is_asked: Callable[[], bool] = lambda: False, device: Device | None = None) -> None:
+        """`is_asked()`: whether this rank is to let go of its round. `device`: CUDA's stand-in, in tests."""
+        self._is_asked = is_asked
+        self._device = device if device is not None else Device()
+        self._kept: dict[str, Kept] = {}
+        self._names: list[str] = []  # Of what this life keeps.
+        self._values: dict[str, Any] = {}
+        self._generation: Generation | None = None  # Of what is kept. None: it is torn, or there is nothing.
+        self._step = 0
+        self._part = 0
+        self._round = 0
+        self._stash_every = 0
+        self._begun = False
+        self._depth = 0  # So many updates are open, one within the other.
+        self._by_itself = False  # The open one is an optimizer's step.
+        self._mark: Any = None  # Behind the last update.
+        self._buffers: list[tuple[Any, Any]] = []
+        """Of modules, each with a copy: a forward changes them before the update, and not always so that torch counts it."""
+        self._warned = False
+        self._source = layout.NO_STATE
+
+    # --- the script's ---------------------------------------------------------------------------------------------------
+
+    def keep(
+        self,
+        name: str,
+        build: Callable[[], T],
+        *,
+        dump: Callable[[T], Any] | None = None,
+        load: Callable[[T, Any], object] | None = None,
+        part: str = "",
+    ) -> T:
+        """The object of that name: the one that this process has, or what `build()` returns. Before `begin`.
+
+        A module, an optimizer, or whatever has `state_dict` and `load_state_dict`; for anything else `dump(object)` returns
+        tensors and plain values, and `load(object, them)` puts them back. `part`: which part of the model it is, where ranks
+        hold different ones that are no DTensors; ranks with the same hold the same bytes.
+
+        TypeError: it cannot be kept; it says why. RuntimeError: after `begin`.
+        """
+        if self._begun:
+            raise RuntimeError(f"keep {name}: before begin, so that all ranks know what there is to go on with")
+        kept = self._kept.get(name)
+        if kept is None or kept.object is None or kept.part != part:
+            left = kept.left if kept is not None and kept.part == part else None
+            if left is None:
+                self._generation = None  # what an earlier life has left is not all of it
+            self._kept[name] = kept = Kept(name, build, dump, load, part, left)
+        if name not in self._names:
+            self._names.append(name)
+        return kept.object  # type: ignore[no-any-return]
+
+    def begin(self, otherwise: Callable[[], int | None] | None = None, *, stash_every: int = 0) -> int:
+        """The step to go on from, the same in all ranks; what is kept is filled with its state. All ranks call it, after they
+        have joined the process group, and before they wrap the module.
+
+        Where no rank has the state any more, the newest stash is taken (with `stash_every`: one is made each so many updates);
+        without one `otherwise()` is called in all ranks: it restores a checkpoint into what is kept, and returns its step
+        (None: 0). Unstashable: something kept cannot be told in bytes; it says where. RuntimeError: there is no process group.
+        """
+        if self._begun:
+            return self._step
+        if int(os.environ.get("WORLD_SIZE") or 1) > 1 and not transfer.has_group():
+            raise RuntimeError("life.state.begin() asks all ranks: call torch.distributed.init_process_group() before it")
+        self._kept = {name: self._kept[name] for name in self._names}
+        self._know_part()
+        self._round, self._stash_every = int(os.environ.get("HOLDFAST_ROUND") or 0), stash_every
+        told = transfer.gather([*(self._generation or (0, -1)), self._part])
+        found = agree([Has((round, step) if step >= 0 else None, part) for round, step, part in told])
+        if found.generation is None:
+            self._generation = None
+            for kept in self._objects():
+                kept.take_what_is_left(False)
+            self._start_over(otherwise)
+        else:
+            self._source, self._step = layout.FROM_MEMORY, found.generation[1]
+            for kept in self._objects():
+                kept.take_what_is_left(self._generation == found.generation)
+            self._exchange(found.moves)
+        self._watch()
+        self._begun = True
+        self._generation = (self._round, self._step)
+        this_worker.agreed(self._step, self._source)
+        return self._step
+
+    @property
+    def step(self) -> int:
+        """How many updates what is kept has seen."""
+        return self._step
+
+    @property
+    def came_from(self) -> str:
+        """Where this life has it from: `memory` · `rank N` · `stash` · `script`; empty before `begin`."""
+        return layout.source_in_words(self._source)
+
+    def __getitem__(self, name: str) -> Any:
+        """A plain value: it is kept, and given to newcomers, with the rest. KeyError: there is none."""
+        return self._values[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if not self._begun and self._source != layout.FROM_SCRIPT:
+            raise RuntimeError(f"state[{name!r}] is set before begin(), which says what it is")
+        self._values[name] = value
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The same; `default`: there is none."""
+        return self._values.get(name, default)
+
+    # --- an update ------------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> State:
+        """An update: around all that changes what is kept. See `Life.update`."""
+        self._generation = None
+        self._depth += 1
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._depth -= 1
+        if kind is None and not self._depth and self._begun:
+            self._updated()
+
+    def _updated(self) -> None:
+        for buffer, copy in self._buffers:
+            copy.copy_(buffer)
+        self._step += 1
+        self._mark = self._device.mark()
+        self._generation = (self._round, self._step)
+        if self._mark is not None and self._is_asked():
+            self.settle()
+        if self._stash_every and self._step % self._stash_every == 0:
+            stash.save(self._step, {"part": self._part, **self._tree()})
+
+    def _watch(self) -> None:
+        """An optimizer's step is an update, where that is all there is to it."""
+        for kept in self._objects():
+            kept.watch(self._before_step, self._after_step)
+        self._buffers = [
+            (buffer, buffer.clone())
+            for kept in self._objects()
+            if kept.is_module
+            for _, buffer in kept.object.named_buffers()
+        ]
+
+    def _before_step(self, *_: object) -> None:
+        if self._depth or not self._begun:
+            return
+        self._by_itself = not self._values and [kept.is_module for kept in self._objects()].count(False) == 1
+        if self._by_itself:
+            self.__enter__()
+            return
+        self._generation = None
+        if not self._warned:
+            self._warned = True
+            warn("more is kept than modules and one optimizer: put what changes it into `with life.update():`", stacklevel=4)
+
+    def _after_step(self, *_: object) -> None:
+        if self._by_itself:
+            self._by_itself = False
+            self.__exit__(None, None, None)
+
+    # --- a life ---------------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """The round is about to be aborted: an update that the GPU has not done by now is none. From any thread."""
+        if not self._device.has_reached(self._mark):
+            self._generation = None
+
+    def in_update(self) -> bool:
+        """Whether an update is under way: it is soon over, if it is let."""
+        return self._depth > 0
+
+    def end_life(self) -> None:
+        """This life is cut short, and another follows."""
+        is_whole = self._generation is not None
+        self._begun, self._depth, self._by_itself, self._mark, self._source = False, 0, False, None, layout.NO_STATE
+        self._names.clear()
+        buffers, self._buffers = self._buffers, []
+        for buffer, copy in buffers if is_whole else ():
+            buffer.copy_(copy)
+        alive = [kept for kept in self._kept.values() if kept.object is not None]
+        for kept in alive:
+            kept.end_life()
+        if any(kept.is_sharded() for kept in alive if kept.is_module):  # its meshes end, and all that refers to them
+            for kept in alive:
+                kept.let_go(is_whole)
+
+    def forget(self) -> None:
+        """Nothing of this process's is of use to its next life."""
+        self._generation = None
+        self._kept.clear()
+
+    # --- beginning ------------------------------------------------------------------------------------------------------
+
+    def _objects(self) -> list[Kept]:
+        return [self._kept[name] for name in self._names]
+
+    def _tree(self) -> dict[str, Any]:
+        return {"kept": {kept.name: kept.dump() for kept in self._objects()}, "values": self._values}
+
+    def _load(self, tree: dict[str, Any]) -> None:
+        for kept in self._objects():
+            kept.load(tree["kept"][kept.name])
+        self._values = dict(tree["values"])
+
+    def _know_part(self) -> None:
+        """Which part of the model this rank holds. What it has of another is of no use."""
+        modules = [kept.object.state_dict() for kept in self._objects() if kept.is_module]
+        part = sharded.part(sorted(f"{kept.name} {kept.part}" for kept in self._objects()), modules)
+        if part != self._part:
+            self._part, self._generation = part, None
+
+    def _exchange(self, moves: Sequence[tuple[int, int]]) -> None:
+        """Give to whom this rank is to give, or take."""
+        me = int(os.environ.get("RANK") or 0)
+        for giver, taker in moves:
+            if giver == me:
+                transfer.send(self._tree(), taker)
+            elif taker == me:
+                self._generation = None  # torn from here on
+                self._load(transfer.receive(giver, self._tree()))
+                self._source = layout.FROM_RANK + giver
+
+    def _start_over(self, otherwise: Callable[[], int | None] | None) -> None:
+        """From the stash, or as the script itself does it, in all ranks."""
+        for kept in self._objects():
+            if not kept.is_new:
+                kept.start_over()
+        self._values = {}
+        found = stash.latest() if self._stash_every else None
+        is_ours = found is not None and isinstance(found[1], dict) and found[1].get("part") == self._part
+        if found is not None and all(one for (one,) in transfer.gather([int(is_ours)])):
+            self._source, self._step = layout.FROM_STASH, found[0]
+            self._load(found[1])
+            return
+        self._source, self._step = layout.FROM_SCRIPT, 0
+        if otherwise is not None:
+            self._step = otherwise() or 0

@@ -1,0 +1,224 @@
+"""What does a rank keep from one life to the next (`client.in_place.state`)? Real torch, CUDA's stand-in."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from holdfast.client.in_place.lives import Life  # noqa: E402 - torch comes first, or the test is skipped
+from holdfast.client.in_place.state import State  # noqa: E402 - likewise
+
+pytestmark = pytest.mark.torch
+
+
+class Gpu:
+    """CUDA as it is documented: a mark is reached when all before it is done."""
+
+    def __init__(self) -> None:
+        self.is_done = True
+
+    def mark(self) -> object:
+        return self
+
+    def has_reached(self, mark: object) -> bool:
+        return mark is None or self.is_done
+
+
+@pytest.fixture
+def state() -> Iterator[State]:
+    yield State()
+
+
+def module(**more: Any) -> Any:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
+
+
+def begun(state: State, otherwise: Any = None) -> tuple[Any, Any]:
+    """A life's beginning: module and optimizer."""
+    model = state.keep("model", module)
+    optimizer = state.keep("optimizer", lambda: torch.optim.Adam(model.parameters()))
+    state.begin(otherwise)
+    return model, optimizer
+
+
+def backward(model: Any) -> None:
+    model(torch.randn(4, 3)).pow(2).mean().backward()
+
+
+def step(model: Any, optimizer: Any) -> None:
+    backward(model)
+    optimizer.step()
+
+
+def test_the_next_life_goes_on_with_the_same_objects_at_the_step_that_was_reached(state: State) -> None:
+    model, optimizer = begun(state)
+    for _ in range(3):
+        step(model, optimizer)
+    state.end_life()
+    assert begun(state) == (model, optimizer)
+    assert (state.step, state.came_from) == (3, "memory")
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_the_first_life_begins_as_the_script_says(state: State) -> None:
+    begun(state, lambda: 7)
+    assert (state.step, state.came_from) == (7, "script")
+
+
+def test_what_was_torn_in_an_update_is_not_gone_on_with(state: State) -> None:
+    """No other rank has it: the script's own way, on objects as new."""
+    model, optimizer = begun(state)
+    step(model, optimizer)
+    with pytest.raises(KeyboardInterrupt), Life(0, None, [state]).update():
+        model[0].weight.data.zero_()
+        raise KeyboardInterrupt
+    state.end_life()
+    again, optimizer = begun(state)
+    assert again is model and (state.step, state.came_from) == (0, "script")
+    assert torch.equal(model[0].weight, module()[0].weight) and not optimizer.state
+
+
+def test_an_optimizer_s_step_is_an_update_by_itself(state: State) -> None:
+    model, optimizer = begun(state)
+    optimizer.register_step_post_hook(lambda *_: seen.append(state._generation))
+    seen: list[object] = []
+    step(model, optimizer)
+    optimizer.zero_grad()
+    assert state.step == 1 and seen == [(0, 1)]
+
+
+def test_an_interrupted_optimizer_s_step_is_torn(state: State) -> None:
+    model, optimizer = begun(state)
+    backward(model)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    optimizer.register_step_pre_hook(interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        optimizer.step()
+    state.end_life()
+    begun(state)
+    assert state.came_from == "script"
+
+
+def test_with_more_than_one_optimizer_the_script_has_to_say_what_an_update_is(state: State) -> None:
+    model = state.keep("model", module)
+    first = state.keep("first", lambda: torch.optim.SGD(model[0].parameters(), 0.1))
+    state.keep("second", lambda: torch.optim.SGD(model[1].parameters(), 0.1))
+    state.begin()
+    with pytest.warns(UserWarning, match="with life.update"):
+        first.step()
+    state.end_life()
+    state.keep("model", module), state.keep("first", list), state.keep("second", list)
+    state.begin()
+    assert state.came_from == "script"
+
+
+def test_within_an_update_optimizers_and_schedulers_make_one_step(state: State) -> None:
+    model = state.keep("model", module)
+    optimizer = state.keep("optimizer", lambda: torch.optim.SGD(model.parameters(), 0.1))
+    scheduler = state.keep("scheduler", lambda: torch.optim.lr_scheduler.StepLR(optimizer, 1))
+    state.begin()
+    with Life(0, None, [state]).update():
+        step(model, optimizer)
+        scheduler.step()
+        state["epoch"] = 1
+    state.end_life()
+    assert state.keep("model", module) is model
+    state.keep("optimizer", list), state.keep("scheduler", list)
+    assert state.begin() == 1 and state["epoch"] == 1 and state.get("other", 2) == 2
+
+
+def test_buffers_that_a_forward_has_changed_since_the_last_update_are_put_back(state: State) -> None:
+    model, optimizer = begun(state)
+    step(model, optimizer)
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    backward(model)
+    assert not torch.equal(model[1].running_mean, before["1.running_mean"])
+    state.end_life()
+    assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
+
+
+def test_an_update_that_the_gpu_has_not_done_when_the_round_is_aborted_is_none() -> None:
+    gpu, asked = Gpu(), threading.Event()
+    state = State(asked.is_set, gpu)
+    model, optimizer = begun(state)
+    step(model, optimizer)
+    gpu.is_done = False
+    step(model, optimizer)
+    asked.set()
+    state.settle()
+    state.end_life()
+    begun(state)
+    assert state.came_from == "script"
+
+
+def test_an_update_that_the_gpu_has_done_counts() -> None:
+    state = State(lambda: True, Gpu())
+    step(*begun(state))
+    state.settle()
+    state.end_life()
+    begun(state)
+    assert (state.came_from, state.step) == ("memory", 1)
+
+
+@pytest.mark.parametrize("wrapper", ["DistributedDataParallel", "FullyShardedDataParallel"])
+def test_a_wrapper_with_a_process_group_inside_is_refused(state: State, wrapper: str) -> None:
+    kind = type(wrapper, (torch.nn.Linear,), {})
+    with pytest.raises(TypeError, match=f"model is a {wrapper}, which ends with the round: keep the module inside it"):
+        state.keep("model", lambda: kind(1, 1))
+
+
+def test_what_can_not_tell_its_state_is_refused_with_the_way_out(state: State) -> None:
+    with pytest.raises(TypeError, match=r"loader is a list without state_dict\(\).* say dump= and load="):
+        state.keep("loader", list)
+
+
+def test_anything_is_kept_by_a_dump_and_a_load_of_the_script_s(state: State) -> None:
+    place = state.keep("place", lambda: [1], dump=lambda it: {"at": it[0]}, load=lambda it, told: it.__setitem__(0, told["at"]))
+    state.begin()
+    with state:
+        place[0] = 5
+    state.end_life()
+    assert state.keep("place", lambda: [1]) is place and state.begin() == 1 and place == [5]
+
+
+def test_what_is_kept_is_known_before_the_beginning(state: State) -> None:
+    begun(state)
+    with pytest.raises(RuntimeError, match="keep late: before begin"):
+        state.keep("late", module)
+
+
+def test_a_value_is_set_after_the_beginning(state: State) -> None:
+    with pytest.raises(RuntimeError, match="is set before begin"):
+        state["epoch"] = 1
+
+
+def test_a_life_that_keeps_something_new_does_not_go_on_in_part(state: State) -> None:
+    step(*begun(state))
+    state.end_life()
+    state.keep("teacher", module)
+    begun(state)
+    assert state.came_from == "script"
+
+
+def test_another_part_of_the_model_is_another_object(state: State) -> None:
+    one = state.keep("model", module, part="stage 0")
+    state.begin()
+    state.end_life()
+    assert state.keep("model", module, part="stage 1") is not one
+    state.begin()
+    assert state.came_from == "script"
+
+
+def test_several_ranks_have_to_meet_before(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RuntimeError, match=r"call torch\.distributed\.init_process_group"):
+        begun(state)
