@@ -93,6 +93,7 @@ def test_a_hang_is_found_within_its_limit_with_its_stacks(job):
     pid, *_ = job.rank(1, 0, 1)
     inject(job, "hang", "a", "--rank", "1")
     job.rank(1, 1, 2)
+    ended(job, agent)  # the record is whole then: a thread writes it
     (hung,) = job.holdfast.events("RankHung")
     assert (hung["rank"], hung["pid"]) == (1, pid) and hung["reason"].startswith("no heartbeat for ")
     assert "(limit 3 s)" in hung["reason"]
@@ -100,7 +101,6 @@ def test_a_hang_is_found_within_its_limit_with_its_stacks(job):
     assert "most recent call first" in (Path(kept["path"]) / "rank-1.txt").read_text()
     (failure,) = [event["failure"] for event in job.holdfast.events("FailureSeen") if event["failure"]["cause"] == "hung"]
     assert "stopped (SIGSTOP)" in failure["message"]
-    ended(job, agent)
 
 
 def test_a_hang_that_nobody_finds_is_undone(job):
