@@ -10,7 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from holdfast.client.in_place.lives import Life  # noqa: E402 - torch comes first, or the test is skipped
+from holdfast.client.in_place import sharded  # noqa: E402 - torch comes first, or the test is skipped
+from holdfast.client.in_place.lives import Life  # noqa: E402 - likewise
 from holdfast.client.in_place.state import State  # noqa: E402 - likewise
 
 pytestmark = pytest.mark.torch
@@ -167,6 +168,22 @@ def test_an_update_that_the_gpu_has_done_counts() -> None:
     state.end_life()
     begun(state)
     assert (state.came_from, state.step) == ("memory", 1)
+
+
+def test_a_life_that_ends_before_it_began_leaves_what_the_one_before_has_left(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sharded objects are made anew in each life: those that have not been filled yet are not what is kept."""
+    model, optimizer = begun(state)
+    step(model, optimizer)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    monkeypatch.setattr(sharded, "is_sharded", lambda value: True)
+    state.end_life()
+    assert state.keep("model", module) is not model
+    state.end_life()
+    again, _ = begun(state)
+    assert (state.came_from, state.step) == ("memory", 1)
+    assert again is not model and all(torch.equal(value, before[name]) for name, value in again.state_dict().items())
 
 
 @pytest.mark.parametrize("wrapper", ["DistributedDataParallel", "FullyShardedDataParallel"])

@@ -87,8 +87,12 @@ class Kept:
             self.object.zero_grad(set_to_none=True)
 
     def let_go(self, is_whole: bool) -> None:
-        """The object ends with the round; what is in this rank's memory stays, if it is whole."""
-        self.left = self.dump() if is_whole else None
+        """The object ends with the round; what is in this rank's memory stays, if it is whole: what an earlier life left, as
+        long as this one has not taken it."""
+        if not is_whole:
+            self.left = None
+        elif self.left is None:
+            self.left = self.dump()
         self.object, self.is_watched = None, False
 
     def dump(self) -> Any:
@@ -205,8 +209,10 @@ class State:
             self._start_over(otherwise)
         else:
             self._source, self._step = layout.FROM_MEMORY, found.generation[1]
+            mine, self._generation = self._generation, None  # torn, while it is put in place
             for kept in self._objects():
-                kept.take_what_is_left(self._generation == found.generation)
+                kept.take_what_is_left(mine == found.generation)
+            self._generation = mine
             self._exchange(found.moves)
         self._watch()
         self._begun = True
@@ -246,9 +252,11 @@ class State:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._depth -= 1
-        if kind is None and not self._depth and self._begun:
-            self._updated()
+        try:
+            if kind is None and self._depth == 1 and self._begun:
+                self._updated()
+        finally:
+            self._depth -= 1
 
     def _updated(self) -> None:
         for buffer, copy in self._buffers:
