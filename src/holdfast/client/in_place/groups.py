@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 OF_GROUPS = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "tags_to_pg", "pg_coalesce_state")
 """What torch knows of its process groups, by name of the field."""
-LOOK_S = 0.005
+LOOK_S = 0.005  # Between two looks whether the store is there.
 MEETING_S = 60.0  # After so long torch waits by itself, and says why it gives up.
 
 
@@ -44,12 +44,14 @@ def await_store(backend: object = None, init_method: str | None = None, *others:
     """Wait until the first rank serves the store where all meet, if that is how the script meets them. Called with what
     `init_process_group` is called with; torch comes to its own judgement afterwards."""
     is_given = named.get("store") is not None or any(other is not None for other in others[3:4])
-    if is_given or (init_method or "env://").partition("?")[0] != "env://" or os.environ.get("RANK", "0") == "0":
+    host, port, rank = (os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "RANK"))
+    is_elsewhere = is_given or (init_method or "env://").partition("?")[0] != "env://"
+    if is_elsewhere or not host or not port.isdecimal() or rank in ("", "0"):
         return
-    where, ends = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), monotonic() + MEETING_S
+    ends = monotonic() + MEETING_S
     while monotonic() < ends:
         try:
-            return socket.create_connection(where, MEETING_S).close()
+            return socket.create_connection((host, int(port)), MEETING_S).close()
         except OSError:
             threading.Event().wait(LOOK_S)
 

@@ -118,7 +118,8 @@ def _keep(state: State) -> None:
         state.end_life()
     except Exception as error:
         state.forget()
-        warn(f"this rank's state in memory is lost: {type(error).__name__}: {error}", RuntimeWarning, 4)
+        lost = f"this rank's state in memory could not be kept ({type(error).__name__}: {error})"
+        warn(f"{lost}; it is given another rank's, if one has it", RuntimeWarning, 4)
 
 
 def _open(tear_down: Callable[[], object] | None) -> Channel | None:

@@ -27,7 +27,7 @@ def local(value: Any) -> Any:
     """The same with this rank's part of each DTensor, which shares its memory."""
     if isinstance(value, dict):
         return {key: local(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
+    if type(value) in (list, tuple):
         return type(value)(local(item) for item in value)
     return value.to_local().detach() if _is_dtensor(value) else value
 

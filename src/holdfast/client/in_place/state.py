@@ -97,7 +97,11 @@ class Kept:
 
     def dump(self) -> Any:
         """Its state, with this rank's part of what is sharded."""
-        return sharded.local(self._dump_of(self.object))
+        return self._told(self.object)
+
+    def _told(self, one: Any) -> Any:
+        state = self._dump_of(one)
+        return sharded.local(state) if sharded.is_sharded(state) else state  # torch's own dicts know more than their items
 
     def _dump_of(self, one: Any) -> Any:
         return one.state_dict() if self.dump_with is None else self.dump_with(one)
@@ -122,7 +126,7 @@ class Kept:
 
     def start_over(self) -> None:
         """As if it had been made just now, in the same object: the script has that already."""
-        self.load(sharded.local(self._dump_of(self.build())))
+        self.load(self._told(self.build()))
 
     @property
     def is_module(self) -> bool:
