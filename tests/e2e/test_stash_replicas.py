@@ -527,7 +527,7 @@ def test_what_is_stashed_crosses_the_wire_encrypted_where_tls_is_given(rank: Any
 
 
 def test_a_partner_of_another_ca_is_given_nothing_and_nor_is_one_without_tls(
-    rank: Any, ours: Any, others: Any, monkeypatch: pytest.MonkeyPatch
+    rank: Any, ours: Any, others: Any, monkeypatch: pytest.MonkeyPatch, wait_until: Any
 ) -> None:
     for partner, why in (
         (replicas(shelter=sheltered(others)), "its certificate is not accepted: "),
@@ -547,6 +547,7 @@ def test_a_partner_of_another_ca_is_given_nothing_and_nor_is_one_without_tls(
         one.due()
         (said,) = complaints
         assert said.startswith(f"states are not replicated at present: {tap.at}: {why}"), said
+        wait_until(lambda tap=tap: tap.asked)  # its thread may come to read it only now
         assert tap.asked.startswith(b"\x16\x03") and SECRET not in tap.heard
         assert not isinstance(partner, Replicas) or partner.kept() == ()
 
