@@ -188,7 +188,8 @@ def test_a_signal_to_the_agent_has_a_grace_period_of_its_own(holdfast, script):
     running.wait_for_output("ready")
     running.kill(signal.SIGTERM)
     done = running.wait()
-    assert done.returncode == 1 and "SIGKILL in 0.2 s" in done.stderr and "did not stop within 0.2 s" in done.stderr
+    assert done.returncode == 1 and "SIGKILL in 0.2 s" in done.stderr
+    assert "rank 0 did not stop within" in done.stderr  # how long it was given in truth, the machine decides
 
 
 # --- logs -----------------------------------------------------------------------------------------------------------------
