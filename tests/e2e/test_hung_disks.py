@@ -171,6 +171,10 @@ HARMLESS = "F_GETFD", "F_SETFD", "TCGETS"
 """These look at our own table of descriptors, or ask a terminal."""
 
 
+CONTENT = re.compile(r'^(p?(?:read|write)(?:64)?\([^"]*)"(?:[^"\\]|\\.)*"')
+"""What is read or written, behind the descriptor: a rank's stack, in its page, names files, too."""
+
+
 def touched(trace: str, agent: int, folders: list[Path]) -> list[str]:
     """System calls of the agent's main thread on files below `folders`, since it started its first worker."""
     found, has_begun = [], False
@@ -179,7 +183,7 @@ def touched(trace: str, agent: int, folders: list[Path]) -> list[str]:
         if said is None or int(said[1]) != agent:
             continue
         has_begun = has_begun or "CLONE_VFORK" in said[2] or said[2].startswith("vfork(")
-        is_theirs = any(f"{folder}/" in said[2] for folder in folders)
+        is_theirs = any(f"{folder}/" in CONTENT.sub(r"\1", said[2]) for folder in folders)
         if has_begun and is_theirs and not any(word in said[2] for word in HARMLESS):
             found.append(said[2])
     return found
