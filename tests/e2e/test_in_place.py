@@ -207,7 +207,7 @@ def test_a_lost_part_of_a_sharded_model_comes_from_whoever_has_it(
 
 
 SLEEPS = """
-import os, select, signal, socket, sys, threading, time
+import os, select, signal, socket, sys, threading, time, types
 from holdfast import client
 folder, how = sys.argv[1:]
 rank, pid = int(os.environ["RANK"]), os.getpid()
@@ -226,9 +226,16 @@ def wait(life):
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "deaf":
         signal.pthread_sigmask(signal.SIG_BLOCK, [59])
+    if how == "gpu":
+        def refuse():  # CUDA's errors stick: each later call fails with them
+            raise RuntimeError("CUDA error: an illegal memory access was encountered\\nand more")
+        stream = types.SimpleNamespace(query=refuse)
+        cuda = types.SimpleNamespace(synchronize=refuse, current_stream=lambda: stream)
+        cuda.is_initialized, cuda.is_current_stream_capturing = lambda: True, lambda: False
+        sys.modules["torch"] = types.SimpleNamespace(cuda=cuda)
     if how != "swallowed":
         reached()
-    if how == "sleep":
+    if how in ("sleep", "gpu"):
         time.sleep(100)
     elif how == "lock":
         lock = threading.Lock(); lock.acquire(); lock.acquire()
@@ -280,6 +287,17 @@ def test_one_that_does_not_come_out_is_killed_at_the_limit_and_started_anew(hold
     first, second = pids_of(folder, 1), pids_of(folder, 2)
     assert sorted(second) == [0, 1] and first[0] != second[0]
     assert "rank 0 did not let go of the round within 0.3 s (--regroup-timeout)" in " ".join(ran.stderr.split())
+
+
+def test_one_whose_gpu_is_of_no_more_use_starts_anew(holdfast: Any, script: Any, tmp_path: Any) -> None:
+    folder = tmp_path / "seen"
+    folder.mkdir()
+    ran = holdfast("run", "--nproc-per-node", 2, "--max-restarts", 1, script(SLEEPS), folder, "gpu", timeout=60)
+    assert ran.returncode == 0, ran.output
+    first, second = pids_of(folder, 1), pids_of(folder, 2)
+    assert sorted(second) == [0, 1] and first[0] != second[0]
+    said = "GPU takes no more work of this process, so a new one follows: CUDA error: an illegal memory access"
+    assert said in " ".join(ran.stderr.split())
 
 
 def test_without_an_agent_it_is_called_once() -> None:

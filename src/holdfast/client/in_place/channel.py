@@ -15,8 +15,10 @@ import signal
 import sys
 import threading
 from _thread import start_new_thread
+from _warnings import warn
 
 from holdfast.client.in_place import groups
+from holdfast.client.in_place.device import Device
 from holdfast.client.worker import this_worker
 from holdfast.core.job.ends import OF_OTHERS
 from holdfast.core.page import layout
@@ -53,6 +55,7 @@ class Channel:
     def __init__(self, bootstrap: ModuleType, regroup: type[BaseException], tear_down: Callable[[], object] | None) -> None:
         self.bootstrap, self.exception, self.tear_down = bootstrap, regroup, tear_down
         self.main = threading.get_ident()
+        self.device = Device()
         self.state: State | None = None  # What the script keeps in memory, if it does.
         self.inside = False  # The script's code runs: `Regroup` may be raised in it.
         self.is_raised, self.sent = False, 0  # It has been, since the agent last asked; how often the signal was sent.
@@ -93,6 +96,9 @@ class Channel:
         if self.tear_down is not None:
             self.tear_down()
         groups.tear_down(self.before)
+        self._check_device(wait=True)
+        if self.state is not None:
+            _keep(self.state)
         this_worker.begin_anew()
         this_worker.tell_life(layout.LET_GO)
         gc.collect()  # of what the round has left: nobody waits for that now
@@ -112,8 +118,19 @@ class Channel:
             self.sent < OFTEN and self.state is not None and self.state.in_update()
         )
         if self.inside and self.is_asked.is_set() and not is_ours:
+            self._check_device(wait=False)
             self.is_raised = True
             raise self.exception()
+
+    def _check_device(self, *, wait: bool) -> None:
+        """Where this process can use its GPU no more, it ends, and at once: torch aborts one that unwinds, when it gives memory
+        of such a GPU back."""
+        if why := self.device.error(wait=wait):
+            sys.stdout.flush()
+            sys.stderr.write(f"holdfast: this rank's GPU takes no more work of this process, so a new one follows: {why}\n")
+            sys.stderr.flush()
+            this_worker.tell_life(layout.NOT_IN_PLACE)
+            os._exit(1)
 
     # --- the thread -----------------------------------------------------------------------------------------------------
 
@@ -173,6 +190,16 @@ def begin(bootstrap: ModuleType, given: dict[str, object]) -> None:
     stash = sys.modules.get("holdfast.client.stash")
     if stash is not None:
         stash.begin_life()
+
+
+def _keep(state: State) -> None:
+    """What is in memory stays for the next life, if it can."""
+    try:
+        state.end_life()
+    except Exception as error:
+        state.forget()
+        lost = f"this rank's state in memory could not be kept ({type(error).__name__}: {error})"
+        warn(f"{lost}; it is given another rank's, if one has it", RuntimeWarning, 5)
 
 
 def _redirect(fd: int, path: str, stream: object) -> None:

@@ -61,9 +61,10 @@ class Life:
         if not self._states:
             from holdfast.client.in_place.state import State  # only scripts that keep their state in memory need it
 
-            self._states.append(State(self._channel.is_asked.is_set) if self._channel is not None else State())
-            if self._channel is not None:
-                self._channel.watch(self._states[0])
+            channel = self._channel
+            self._states.append(State(channel.is_asked.is_set, channel.device) if channel is not None else State())
+            if channel is not None:
+                channel.watch(self._states[0])
         return self._states[0]
 
     def update(self) -> State:
@@ -98,8 +99,6 @@ def lives(tear_down: Callable[[], object] | None = None) -> Iterator[Life]:
         yield life
         if life.is_last or channel is None:
             return
-        for state in states:
-            _keep(state)
         channel.regroup()
         number += 1
 
@@ -110,16 +109,6 @@ def run_in_place(train: Callable[[Life], T], tear_down: Callable[[], object] | N
         with life:
             result = train(life)
     return result
-
-
-def _keep(state: State) -> None:
-    """What is in memory stays for the next life, if it can."""
-    try:
-        state.end_life()
-    except Exception as error:
-        state.forget()
-        lost = f"this rank's state in memory could not be kept ({type(error).__name__}: {error})"
-        warn(f"{lost}; it is given another rank's, if one has it", RuntimeWarning, 4)
 
 
 def _open(tear_down: Callable[[], object] | None) -> Channel | None:
