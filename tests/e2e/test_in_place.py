@@ -309,3 +309,44 @@ def test_a_script_s_own_error_ends_it_as_ever(holdfast: Any, script: Any) -> Non
     source = "from holdfast import client\ndef train(life):\n    raise ValueError('mine')\nclient.run_in_place(train)"
     ran = holdfast("run", "--max-restarts", 0, script(source))
     assert ran.returncode == 1 and "ValueError: mine" in ran.output
+
+
+WRAPPED = """
+import os, signal, sys, time
+from holdfast import inprocess
+folder, rank = sys.argv[1], int(os.environ["RANK"])
+said = []
+
+class Says(inprocess.finalize.Finalize):
+    def __call__(self, state):
+        said.append((state.iteration, state.rank, state.world_size))
+        return state
+
+@inprocess.Wrapper(finalize=Says(), initialize=inprocess.initialize.RetryController(max_iterations=3))
+def train(what, call: inprocess.CallWrapper | None = None):
+    number = os.environ["HOLDFAST_ROUND"]
+    open(f"{folder}/{number}.{rank}.{os.getpid()}.{call.iteration}", "w").close()
+    call.ping()
+    with call.atomic(), call.disable_hang_protection():
+        pass
+    if number == "1":
+        while len(os.listdir(folder)) < 2:
+            time.sleep(0.01)
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(100)
+    return what, call.iteration, said
+
+print(rank, train("done"))
+"""
+
+
+@pytest.mark.torch
+def test_nvrx_s_wrapper_is_led_by_the_agent(holdfast: Any, script: Any, tmp_path: Any) -> None:
+    folder = tmp_path / "seen"
+    folder.mkdir()
+    ran = holdfast("run", "--nproc-per-node", 2, "--max-restarts", 1, script(WRAPPED), folder, timeout=90)
+    assert ran.returncode == 0, ran.output
+    first, second = pids_of(folder, 1), pids_of(folder, 2)
+    assert first[0] == second[0] and first[1] != second[1]
+    assert sorted(ran.stdout.splitlines()) == ["0 ('done', 1, [(0, 0, 2)])", "1 ('done', 0, [])"]

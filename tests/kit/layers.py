@@ -8,7 +8,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("telemetry",),
     ("rendezvous", "monitor", "health", "diagnosis", "recovery"),
     ("agent",),
-    ("supervisor", "elastic", "fault_tolerance", "ptl_resiliency", "google", "straggler", "checkpointing"),
+    ("supervisor", "elastic", "fault_tolerance", "ptl_resiliency", "google", "straggler", "checkpointing", "inprocess"),
     ("cli", "sim"),
 )
 ASIDE: dict[str, tuple[int, str]] = {

@@ -14,14 +14,14 @@ from kit.imports import Import, imports, modules, tree_of
 from kit.layers import FLOORS
 
 FLOOR = {package: number for number, floor in enumerate(FLOORS) for package in floor}
-TORCH_MODULES = ("holdfast.integrations.torch", "holdfast.integrations.lightning_straggler")
+TORCH_MODULES = ("holdfast.integrations.torch", "holdfast.integrations.lightning_straggler", "holdfast.inprocess")
 FOR_TORCH = ("straggler", "checkpointing")
 """Packages of no use to a script without torch."""
-IN_A_RANK = ("fault_tolerance", "ptl_resiliency", "google", *FOR_TORCH)
+IN_A_RANK = ("fault_tolerance", "inprocess", "ptl_resiliency", "google", *FOR_TORCH)
 """Packages that a training script imports: loading them must load nothing of the agent."""
 LOADED_BY_NO_RANK = ("holdfast.fault_tolerance._watched",)
 """Modules of those packages that only a monitor's own process loads, within a function."""
-MAY_KNOW_CLIENT = ("elastic", "fault_tolerance", "google", *FOR_TORCH, "integrations", "cli", "sim")
+MAY_KNOW_CLIENT = ("elastic", "fault_tolerance", "inprocess", "google", *FOR_TORCH, "integrations", "cli", "sim")
 PURE_MODULES = (
     "holdfast.rendezvous.coordinator.machine",
     "holdfast.rendezvous.coordinator.member_messages",

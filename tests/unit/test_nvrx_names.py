@@ -65,7 +65,17 @@ def test_a_package_may_have_two_places_in_it() -> None:
         assert scope["ReportGenerator"] is straggler.reporting.ReportGenerator
 
 
-@pytest.mark.parametrize("name", ["inprocess", "fault_tolerance.nothing", "shared_utils", "checkpointing.utils"])
+@pytest.mark.torch
+def test_so_are_those_of_its_restarts_in_process() -> None:
+    pytest.importorskip("torch")
+    from holdfast import inprocess
+
+    theirs = importlib.import_module("nvidia_resiliency_ext.inprocess")
+    assert theirs.Wrapper is inprocess.Wrapper and theirs.rank_assignment.Tree is inprocess.rank_assignment.Tree
+    assert importlib.import_module("nvidia_resiliency_ext.inprocess.wrap") is inprocess.wrap
+
+
+@pytest.mark.parametrize("name", ["services", "fault_tolerance.nothing", "shared_utils", "checkpointing.utils"])
 def test_what_we_have_not_is_not_found(name: str) -> None:
     assert importlib.util.find_spec(f"{ROOT}.{name}") is None
     with pytest.raises(ModuleNotFoundError):

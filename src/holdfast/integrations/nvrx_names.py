@@ -24,6 +24,7 @@ OURS = {
     "fault_tolerance": "holdfast.fault_tolerance",
     "ptl_resiliency": "holdfast.ptl_resiliency",
     "checkpointing": "holdfast.checkpointing",
+    "inprocess": "holdfast.inprocess",
     "straggler": "holdfast.straggler",  # its place before NVRx 0.5
     "attribution.straggler": "holdfast.straggler",
 }

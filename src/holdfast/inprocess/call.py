@@ -1,0 +1,60 @@
+"""What may a function say to the `Wrapper` that called it? NVRx's name."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.inprocess.exception import HealthCheckError, in_words
+from holdfast.inprocess.state import State
+
+
+class CallWrapper(abc.ABC):
+    """One call of the function, with all its lives. Who leads it: `among_peers` or `beside_agent`."""
+
+    def __init__(self, wrapper: Any) -> None:
+        self.wrapper, self.state = wrapper, State.from_env()
+
+    @property
+    def iteration(self) -> int:
+        """Lives before this one."""
+        return self.state.iteration
+
+    @abc.abstractmethod
+    def ping(self) -> None:
+        """The function makes progress. Once it has said so in a life, it has to say so again within each `soft_timeout`."""
+
+    @abc.abstractmethod
+    def atomic(self) -> contextlib.AbstractContextManager[None]:
+        """What stands in it is not begun while a life is cut short, and a life is not cut short while it runs."""
+
+    @abc.abstractmethod
+    def disable_hang_protection(self) -> contextlib.AbstractContextManager[None]:
+        """What stands in it may take as long as it will."""
+
+    @abc.abstractmethod
+    def run(self, function: Callable[[], Any]) -> Any:
+        """What the function has returned in the last life. RestartAbort, HealthCheckError, RankDiscarded, or what a stage has
+        raised: this rank is out."""
+
+    def _before(self) -> None:
+        """The stages before the function."""
+        if self.wrapper.initialize is not None:
+            self.wrapper.initialize(self.state.freeze())
+        self._check_health()
+
+    def _after(self) -> None:
+        """The stages after a life that was cut short."""
+        if self.wrapper.finalize is not None:
+            self.wrapper.finalize(self.state.freeze())
+        self._check_health()
+
+    def _check_health(self) -> None:
+        if self.wrapper.health_check is None:
+            return
+        try:
+            self.wrapper.health_check(self.state.freeze())
+        except Exception as error:
+            raise HealthCheckError(f"rank {self.state.rank} is not fit: {in_words(error)}") from error

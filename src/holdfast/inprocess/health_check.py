@@ -1,0 +1,90 @@
+"""Is this rank fit to go on in the same process? NVRx's names."""
+
+from __future__ import annotations
+
+import abc
+import os
+import sys
+import threading
+from datetime import timedelta
+from typing import Any
+
+from holdfast.inprocess.exception import RestartError, TimeoutError
+
+
+class HealthCheck(abc.ABC):
+    """Called with the `FrozenState`, which it returns: before the function is, and after a life that was cut short."""
+
+    @abc.abstractmethod
+    def __call__(self, state: Any) -> Any:
+        """What it raises before a life begins another; after one, it ends the call on this rank (`HealthCheckError`)."""
+
+
+class Device:
+    """This rank's GPU, as CUDA counts them: LOCAL_RANK, else torch's current one."""
+
+    def __init__(self, index: int, cuda: Any) -> None:
+        self.index, self._cuda = index, cuda
+
+    def use(self) -> None:
+        """Make it the calling thread's current one."""
+        self._cuda.set_device(self.index)
+
+    def finish(self) -> None:
+        """Wait until it has done all that it was given. RuntimeError: it takes nothing more from this process."""
+        self._cuda.synchronize(self.index)
+
+
+def this_device() -> Device | None:
+    """None: this process has not used one."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return None
+    local_rank = os.environ.get("LOCAL_RANK")
+    return Device(torch.cuda.current_device() if local_rank is None else int(local_rank), torch.cuda)
+
+
+class CudaHealthCheck(HealthCheck):
+    """Whether this process can still use its GPU."""
+
+    def __init__(self, timeout: timedelta = timedelta(seconds=30)) -> None:
+        self.timeout = timeout
+
+    def __call__(self, state: Any) -> Any:
+        """RuntimeError: it can not, in CUDA's words. TimeoutError: a kernel is not done within `timeout`."""
+        device = this_device()
+        if device is None:
+            return state
+        waits = threading.Thread(target=_quietly, args=(device,), name="CudaHealthCheck", daemon=True)
+        waits.start()
+        waits.join(self.timeout.total_seconds())
+        if waits.is_alive():
+            raise TimeoutError(f"GPU {device.index} is not done within {self.timeout.total_seconds():g} s")
+        device.finish()
+        return state
+
+
+def _quietly(device: Device) -> None:
+    try:
+        device.finish()
+    except RuntimeError:  # the caller asks again
+        return
+
+
+class FaultCounterExceeded(RestartError):
+    """This rank has failed too often."""
+
+
+class FaultCounter(HealthCheck):
+    """Ends the call on a rank whose own function has raised more than `max_rank_faults` times (None: never)."""
+
+    def __init__(self, max_rank_faults: int | None = None) -> None:
+        self.max_rank_faults, self.faults_count = max_rank_faults, 0
+
+    def __call__(self, state: Any) -> Any:
+        """FaultCounterExceeded: too often."""
+        if state.fn_exception is not None:
+            self.faults_count += 1
+            if self.max_rank_faults is not None and self.faults_count > self.max_rank_faults:
+                raise FaultCounterExceeded(f"failed {self.faults_count} times, and {self.max_rank_faults} are allowed")
+        return state

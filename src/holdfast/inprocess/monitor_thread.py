@@ -1,0 +1,153 @@
+"""How does the main thread learn that a life is cut short, wherever it is? NVRx's names.
+
+A thread waits in the store for the word that some rank has failed. It ends what the main thread may wait for in C code (the
+`abort` stage), and raises `RankShouldRestart` in it; a signal ends what it may wait for in Python. A rank that was not heard of
+for too long is not sent the signal: what holds it is not to be trusted, and only Python that runs again is spared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import signal
+import sys
+import threading
+from _thread import start_new_thread
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from holdfast.client.in_place.channel import SIGNAL
+from holdfast.inprocess.attribution import Interruption, reasons
+from holdfast.inprocess.exception import in_words
+
+log = logging.getLogger(__name__)
+
+AGAIN_S = 0.5
+"""After so long a main thread that is not out is told again: code that catches everything may have swallowed it."""
+
+LOOK_S, MANY = 0.02, 200
+"""Seconds between two looks whether the life is cut short. Of more ranks each looks less often: the store serves them all."""
+
+
+_set_async_exc = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.py_object)(
+    ("PyThreadState_SetAsyncExc", ctypes.PyDLL(None))
+)
+"""Not `ctypes.pythonapi`'s: others say of that what it takes."""
+
+
+class RankShouldRestart(BaseException):
+    """This life is over: another follows. Not to be caught by the function."""
+
+
+def async_raise(tid: int, exc_type: type[BaseException] | None) -> None:
+    """Raise it in the thread `tid`, when that runs Python next; None: what was to be raised is not. RuntimeError: it is no
+    thread."""
+    if sys.is_finalizing():
+        return
+    how_many = _set_async_exc(tid, ctypes.py_object() if exc_type is None else ctypes.py_object(exc_type))
+    if how_many == 0:
+        raise RuntimeError(f"there is no thread {tid} to raise {exc_type!r} in")
+
+
+@contextlib.contextmanager
+def reraise_if_unraisable(exc_type: type[BaseException]) -> Iterator[None]:
+    """Where Python drops an exception of this type (in a finaliser), raise it again in the same thread. A decorator, too."""
+    before = sys.unraisablehook
+
+    def hook(dropped: Any) -> None:
+        if isinstance(dropped.exc_value, exc_type) or (dropped.exc_type and issubclass(dropped.exc_type, exc_type)):
+            start_new_thread(async_raise, (threading.get_ident(), exc_type))  # not within this hook
+        else:
+            before(dropped)
+
+    vars(sys).update(unraisablehook=hook)
+    try:
+        yield
+    finally:
+        vars(sys).update(unraisablehook=before)
+
+
+class MonitorThread:
+    """One life's. To be ended by `shutdown`, in the thread that made it."""
+
+    def __init__(
+        self,
+        *,
+        state: Any,
+        store: Any,
+        abort: Any,
+        interval: timedelta,
+        progress_watchdog: Any,
+        last_call_wait: timedelta,
+        atomic_lock: Any,
+    ) -> None:
+        self.state, self.store, self.abort = state, store, abort
+        self.look_s = min(interval.total_seconds(), LOOK_S * max(1.0, state.world_size / MANY))
+        self.watchdog, self.last_call_s, self.atomic_lock = progress_watchdog, last_call_wait.total_seconds(), atomic_lock
+        self.main = threading.get_ident()
+        self.ends = threading.Event()  # The main thread wants it to.
+        self.said = threading.Event()  # The life is cut short, and the main thread is told.
+        self.thread = threading.Thread(target=self._run, name=f"inprocess-monitor-{state.rank}", daemon=True)
+
+    def start(self) -> None:
+        """From now on the main thread may be interrupted."""
+        with contextlib.suppress(ValueError):  # not the main thread: what it waits for in Python goes on
+            if signal.getsignal(SIGNAL) is signal.SIG_DFL:
+                signal.signal(SIGNAL, _wake)
+        self.thread.start()
+
+    def shutdown(self) -> None:
+        """From here on it is not, whatever was on its way."""
+        while True:
+            try:
+                self.ends.set()
+                self.thread.join()
+                async_raise(self.main, None)
+                return
+            except RankShouldRestart:
+                continue
+
+    def _run(self) -> None:
+        while not self._is_interrupted():
+            if self.ends.wait(self.look_s):
+                return
+        self.ends.wait(self.last_call_s)  # others that have failed, too, say so
+        records = self._records()
+        log.debug("rank %s: life %s is cut short: %s", self.state.rank, self.state.iteration, reasons(records))
+        self.watchdog.pause_and_synchronize()
+        with self.atomic_lock:
+            if self.abort is not None:
+                try:
+                    self.abort(self.state)
+                except Exception as error:  # its frames are not kept in a log
+                    log.error("rank %s: the abort stage failed: %s", self.state.rank, in_words(error))
+            is_late = any(
+                record.rank == self.state.rank and record.interruption is Interruption.SOFT_TIMEOUT for record in records
+            )
+            while not self.ends.is_set():
+                async_raise(self.main, RankShouldRestart)
+                if not is_late and signal.getsignal(SIGNAL) is _wake:
+                    signal.pthread_kill(self.main, SIGNAL)
+                self.said.set()
+                self.ends.wait(AGAIN_S)
+
+    def _is_interrupted(self) -> bool:
+        """A store that is gone is an interruption too: of all ranks."""
+        try:
+            return bool(self.store.is_interrupted())
+        except Exception as error:
+            log.warning("rank %s: the store does not answer: %s", self.state.rank, in_words(error))
+            return True
+
+    def _records(self) -> list[Any]:
+        try:
+            self.store.lock_interruption_records()
+            return list(self.store.get_interruption_records())
+        except Exception:
+            return []
+
+
+def _wake(signum: int, frame: object) -> None:
+    """What is to be raised is raised in this call."""
