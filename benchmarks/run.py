@@ -15,7 +15,7 @@ from harness import TORCHRUN, Bench, Row
 from table import as_json, machine, page, say, table
 
 LAUNCHER = "start whole_run restart warm soak fat_worker hang stop footprint"
-IN_A_RANK = "monitor in_rank training stash nvrx"
+IN_A_RANK = "monitor in_rank training stash nvrx in_place"
 NODES = "host_reports diagnosis join thousands lost_node supervisor"
 ROOT = Path(__file__).parents[1]
 ALL = {name: import_module(name) for name in f"{LAUNCHER} {IN_A_RANK} {NODES}".split()}

@@ -367,6 +367,37 @@ def test_stages_are_composed_from_the_last_to_the_first(names: ModuleType) -> No
         assert names.Compose(stage(Base, lambda _: None), stage(Base, lambda _: None))(1) is None
 
 
+FOLLOWED = """
+import os, sys, warnings
+from datetime import timedelta
+from importlib import import_module
+warnings.simplefilter("ignore")
+inprocess = import_module(sys.argv[1])
+ms = timedelta(milliseconds=1)
+os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="localhost", MASTER_PORT=sys.argv[2])
+lives = []
+@inprocess.Wrapper(
+    store_kwargs={"port": int(sys.argv[2])}, monitor_thread_interval=ms, monitor_process_interval=ms, last_call_wait=ms,
+    progress_watchdog_interval=ms,
+)
+def fn():
+    lives.append(1)
+    if len(lives) < 3:
+        raise RuntimeError
+fn()
+sys.setprofile(lambda *_: None)
+(lambda: None)()
+print("followed")
+"""
+
+
+def test_a_profiler_can_follow_what_comes_afterwards(names: ModuleType, free_port: int) -> None:
+    """Python 3.11 hangs in it, where an exception that was to be raised in a thread has been called off."""
+    argv = [sys.executable, "-c", FOLLOWED, names.__name__, str(free_port)]
+    ran = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert ran.stdout == "followed\n", ran.stderr
+
+
 RANKS = """
 import os, signal, sys, time
 from datetime import timedelta

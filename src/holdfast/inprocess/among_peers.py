@@ -140,11 +140,7 @@ class AmongPeers(CallWrapper):
         except BaseException as error:
             self._leave(store, error)
             raise
-        if self.wrapper.completion is not None:
-            try:
-                self.wrapper.completion(self.state.freeze())
-            except Exception as error:
-                log.error("rank %s: the completion stage failed: %s", self.state.rank, in_words(error))
+        self._completed()
         return self.result
 
     def _assign(self, store: Any, terminated: set[int]) -> None:

@@ -60,8 +60,7 @@ class BesideAgent(CallWrapper):
             with life:
                 self._before()
                 result = function()
-        if self.wrapper.completion is not None:
-            self.wrapper.completion(self.state.freeze())
+        self._completed()
         return result
 
     def _tear_down(self) -> None:

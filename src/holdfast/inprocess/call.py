@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from holdfast.inprocess.exception import HealthCheckError, in_words
 from holdfast.inprocess.state import State
+
+log = logging.getLogger(__name__)
 
 
 class CallWrapper(abc.ABC):
@@ -50,6 +53,14 @@ class CallWrapper(abc.ABC):
         if self.wrapper.finalize is not None:
             self.wrapper.finalize(self.state.freeze())
         self._check_health()
+
+    def _completed(self) -> None:
+        """The stage after the last life."""
+        if self.wrapper.completion is not None:
+            try:
+                self.wrapper.completion(self.state.freeze())
+            except Exception as error:
+                log.error("rank %s: the completion stage failed: %s", self.state.rank, in_words(error))
 
     def _check_health(self) -> None:
         if self.wrapper.health_check is None:

@@ -14,6 +14,7 @@ import select
 import signal
 import socket
 import time
+import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -35,7 +36,9 @@ class MonitorProcess:
     def __init__(self, monitor: Monitor) -> None:
         """Forks it. OSError: it cannot be."""
         self._socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        child = os.fork()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of threads that are not there in the child: it uses none
+            child = os.fork()
         if child == 0:
             monitor.become(its)
         its.close()

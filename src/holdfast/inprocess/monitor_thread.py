@@ -41,13 +41,9 @@ class RankShouldRestart(BaseException):
     """This life is over: another follows. Not to be caught by the function."""
 
 
-def async_raise(tid: int, exc_type: type[BaseException] | None) -> None:
-    """Raise it in the thread `tid`, when that runs Python next; None: what was to be raised is not. RuntimeError: it is no
-    thread."""
-    if sys.is_finalizing():
-        return
-    how_many = _set_async_exc(tid, ctypes.py_object() if exc_type is None else ctypes.py_object(exc_type))
-    if how_many == 0:
+def async_raise(tid: int, exc_type: type[BaseException]) -> None:
+    """Raise it in the thread `tid`, when that runs Python next. RuntimeError: there is no such thread."""
+    if not sys.is_finalizing() and _set_async_exc(tid, exc_type) == 0:
         raise RuntimeError(f"there is no thread {tid} to raise {exc_type!r} in")
 
 
@@ -104,16 +100,23 @@ class MonitorThread:
             try:
                 self.ends.set()
                 self.thread.join()
-                async_raise(self.main, None)
-                return
+                break
             except RankShouldRestart:
                 continue
+        if self.said.is_set():
+            # What may be on its way is taken, by another of its kind. Called off, it is looked for by Python 3.11 ever after,
+            # which then hangs in the first function that is profiled or traced.
+            with contextlib.suppress(RankShouldRestart):
+                async_raise(self.main, RankShouldRestart)
+                while True:
+                    continue
 
     def _run(self) -> None:
         while not self._is_interrupted():
             if self.ends.wait(self.look_s):
                 return
-        self.ends.wait(self.last_call_s)  # others that have failed, too, say so
+        if self.ends.wait(self.last_call_s):  # others that have failed, too, say so meanwhile
+            return
         records = self._records()
         log.debug("rank %s: life %s is cut short: %s", self.state.rank, self.state.iteration, reasons(records))
         self.watchdog.pause_and_synchronize()

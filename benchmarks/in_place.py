@@ -1,0 +1,77 @@
+"""How soon does a rank train on when another was killed, and it need not start over? Against NVRx's wrapper.
+
+Two ranks, DDP over gloo. Ours: `client.run_in_place` with its state in memory, and a spare that is forked takes the killed
+one's place. NVRx's `inprocess.Wrapper`, and ours by its names: two processes that no launcher watches, and the one that is left
+goes on alone, which spares it the wait for another. Each with its defaults.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import time
+from statistics import median
+
+from harness import HOLDFAST, Bench, Launch, Row, command, free_port, launch, worker
+from warm import wait_for_spares
+
+KILLS = 10
+OTHERS = 5  # Jobs of those whose killed rank is not replaced.
+NVRX = "nvrx"
+SETTLED_S = 0.5
+"""How long ranks train before one is killed."""
+
+
+def kill(job: Launch, life: int) -> float:
+    """SIGKILL the last rank in `life`; milliseconds until the first one has made a step in the next."""
+    victim = max(job.wait_for(f"step{life}", 2), key=lambda note: note.rank)
+    time.sleep(SETTLED_S)
+    killed_at = time.monotonic()
+    os.kill(victim.pid, signal.SIGKILL)
+    back = job.wait_for(f"step{life + 1}", 1, after=killed_at)
+    return 1000 * (min(note.at for note in back if note.rank == 0) - killed_at)
+
+
+def beside_an_agent(kills: int) -> list[float]:
+    """So many kills in one job, each once a spare waits."""
+    with launch() as job:
+        options = ["--nproc-per-node", "2", "--max-restarts", str(kills), "--warm-mode", "fork", "--warm-spares", "1"]
+        job.start([*command(HOLDFAST), *options, worker("in_place"), "agent"])
+        found = []
+        for life in range(kills):
+            job.wait_for(f"step{life}", 2)
+            wait_for_spares(job, life + 1)
+            found.append(kill(job, life))
+        job.announce("over")
+        return found
+
+
+def among_peers(package: str) -> float:
+    """One kill in a job of its own."""
+    with launch() as job:
+        meeting = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port()), "PYTHONWARNINGS": "ignore"}
+        for rank in range(2):
+            job.start([*command(""), worker("in_place"), package], meeting | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+        found = kill(job, 0)
+        job.announce("over")
+        job.wait_for_end()
+        return found
+
+
+def run(bench: Bench) -> list[Row]:
+    """Two rows; none without torch."""
+    if importlib.util.find_spec("torch") is None:
+        return []
+    ours = beside_an_agent(bench.times(KILLS))
+    seen = {HOLDFAST: [among_peers("holdfast") for _ in range(bench.times(OTHERS))]}
+    if importlib.util.find_spec("nvidia_resiliency_ext") is not None:
+        seen[NVRX] = [among_peers("nvidia_resiliency_ext") for _ in range(bench.times(OTHERS))]
+    theirs = median(seen[NVRX]) if NVRX in seen else None
+    note = "NVRx is not installed" if theirs is None else f"NVRx, with one rank fewer: {theirs:.0f} ms"
+    met = None if theirs is None else median(ours) <= min(theirs / 5, 100)
+    what = "SIGKILL → the survivor's next optimizer step, DDP of two"
+    return [
+        Row(f"{what}: in place", "ms", {HOLDFAST: ours}, "≤ 1/5 of NVRx, ≤ 100 ms", met, note),
+        Row(f"{what}: `holdfast.inprocess`, no launcher", "ms", seen, note=note),
+    ]
