@@ -34,14 +34,15 @@ def kill(job: Launch, life: int) -> float:
 
 
 def beside_an_agent(kills: int) -> list[float]:
-    """So many kills in one job, each once a spare waits."""
+    """So many kills in one job, once a spare waits."""
     with launch() as job:
-        options = ["--nproc-per-node", "2", "--max-restarts", str(kills), "--warm-mode", "fork", "--warm-spares", "1"]
+        spares = ["--warm-mode", "fork", "--warm-spares", "1"]  # one process, of which a worker is forked when it is needed
+        options = ["--nproc-per-node", "2", "--max-restarts", str(kills), "--backoff", "0", *spares]
         job.start([*command(HOLDFAST), *options, worker("in_place"), "agent"])
         found = []
         for life in range(kills):
             job.wait_for(f"step{life}", 2)
-            wait_for_spares(job, life + 1)
+            wait_for_spares(job, 1)
             found.append(kill(job, life))
         job.announce("over")
         return found
