@@ -138,15 +138,18 @@ def ended(agents: list[Any]) -> list[int]:
 # --- what is shown --------------------------------------------------------------------------------------------------------
 
 
+def standing(told):
+    """Its round, how many of its ranks run, as their nodes have said, and its state."""
+    return told["round"], told["ranks"], told["state"]
+
+
 def test_every_route_tells_of_a_job_and_has_the_shape_that_it_says(fleet, web):
     agents = fleet.agents("a", "b", "c", flags=("--domain", "rack-7"))
     fleet.wait_until(lambda: web.states() == {"a": "fit", "b": "fit", "c": "spare"})
     os.kill(fleet.job.rank(0, 0, 1)[0], signal.SIGKILL)
     pids = {fleet.job.rank(rank, 1, 2)[0] for rank in (0, 1)}
     story = fleet.wait_until(
-        lambda: next(
-            iter([told for told in [web.job()] if told["deeds"] and told["round"] == 2 and told["state"] == "running"]), None
-        )
+        lambda: next((told for told in [web.job()] if told["deeds"] and standing(told) == (2, 2, "running")), None)
     )
     assert (story["nodes"], story["spares"], story["ranks"], story["outcome"]) == (["a", "b"], ["c"], 2, "")
     first, second = story["rounds"]
