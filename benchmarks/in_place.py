@@ -23,14 +23,14 @@ SETTLED_S = 0.5
 """How long ranks train before one is killed."""
 
 
-def kill(job: Launch, life: int) -> float:
-    """SIGKILL the last rank in `life`; milliseconds until the first one has made a step in the next."""
+def kill(job: Launch, life: int, left: int) -> float:
+    """SIGKILL the last rank in `life`; milliseconds until the first one has made a step in the next, of `left` ranks."""
     victim = max(job.wait_for(f"step{life}", 2), key=lambda note: note.rank)
     time.sleep(SETTLED_S)
     killed_at = time.monotonic()
     os.kill(victim.pid, signal.SIGKILL)
-    back = job.wait_for(f"step{life + 1}", 1, after=killed_at)
-    return 1000 * (min(note.at for note in back if note.rank == 0) - killed_at)
+    back = job.wait_for(f"step{life + 1}", left, after=killed_at)
+    return 1000 * (next(note.at for note in back if note.rank == 0) - killed_at)
 
 
 def beside_an_agent(kills: int) -> list[float]:
@@ -43,7 +43,7 @@ def beside_an_agent(kills: int) -> list[float]:
         for life in range(kills):
             job.wait_for(f"step{life}", 2)
             wait_for_spares(job, 1)
-            found.append(kill(job, life))
+            found.append(kill(job, life, left=2))
         job.announce("over")
         return found
 
@@ -54,7 +54,7 @@ def among_peers(package: str) -> float:
         meeting = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port()), "PYTHONWARNINGS": "ignore"}
         for rank in range(2):
             job.start([*command(""), worker("in_place"), package], meeting | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
-        found = kill(job, 0)
+        found = kill(job, 0, left=1)
         job.announce("over")
         job.wait_for_end()
         return found

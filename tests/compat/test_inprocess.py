@@ -367,6 +367,67 @@ def test_stages_are_composed_from_the_last_to_the_first(names: ModuleType) -> No
         assert names.Compose(stage(Base, lambda _: None), stage(Base, lambda _: None))(1) is None
 
 
+def test_a_program_reads_where_layered_restarts_stand(names: ModuleType) -> None:
+    said, state = io.StringIO(), names.State(0, 2).freeze()
+    module = importlib.import_module(f"{names.__name__}.nested_restarter")
+    logger = module.NestedRestarterLogger()
+    logger.restarter_logger.handlers = [logging.StreamHandler(said)]
+    logger.restarter_logger.setLevel(logging.DEBUG)
+    begins = module.NestedRestarterHandlingCompleted(special_rank=0)
+    begins.logger = logger
+    for one in (begins, module.NestedRestarterHandlingStarting(logger=logger), begins):
+        assert one(state) is state
+    others = names.State(1, 2).freeze()
+    for one in (module.NestedRestarterFinalized(logger=logger), module.NestedRestarterAborted(logger=logger)):
+        one(others)
+        one(state)
+    assert [line.partition("name=[InProcess] ")[2] for line in said.getvalue().splitlines()] == [
+        *("state=initialize", "state=handling stage=starting", "state=handling stage=completed"),
+        *("state=finalized", "state=aborted"),
+    ]
+
+
+def test_a_rank_that_fails_too_often_is_unfit(names: ModuleType) -> None:
+    count = names.health_check.FaultCounter(max_rank_faults=1)
+    well = names.State(0, 1).freeze()
+    ill = names.State(0, 1, fn_exception=ValueError()).freeze()
+    for state in (ill, well, well):
+        assert count(state) is state
+    with pytest.raises(names.health_check.FaultCounterExceeded):
+        count(ill)
+
+
+def test_all_ranks_choose_alike_whom_a_fault_comes_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the same seed as with NVRx: the same ranks, delays and faults."""
+    found: list[list[Any]] = []
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    for package in ("nvidia_resiliency_ext", "holdfast"):
+        name = f"{package}.inprocess.tools.inject_fault"
+        module, came = pytest.importorskip(name, reason="no NVRx to compare with: make nvrx"), list[Any]()
+        monkeypatch.setattr(
+            module, "dispatch_fault_injection", lambda fault, delay, _, came=came: came.append((fault.name, delay))
+        )
+        for seed in range(30):
+            for rank in range(8):
+                monkeypatch.setenv("RANK", str(rank))
+                module.inject_fault((module.Fault.SIGKILL, module.Fault.SIGTERM), (1, 3), 2, (1.0, 2.0), seed)
+                came.append(rank)
+        found.append(came)
+    assert found[0] == found[1] and {one[0] for one in found[1] if isinstance(one, tuple)} == {"SIGKILL", "SIGTERM"}
+
+
+def test_a_fault_of_one_s_own_is_injected_by_its_name() -> None:
+    from holdfast.inprocess.tools import inject_fault as ours
+
+    came: list[Any] = []
+    mine = ours.register_fault("MINE", lambda delay, callback: came.append((delay, callback)))
+    assert ours.Fault["MINE"] is mine
+    ours.dispatch_fault_injection(mine, 2.0, None)
+    assert came == [(2.0, None)]
+    with pytest.raises(RuntimeError, match="register_fault"):
+        ours.dispatch_fault_injection("nobody's", 0.0, None)
+
+
 FOLLOWED = """
 import os, sys, warnings
 from datetime import timedelta

@@ -212,7 +212,8 @@ def test_nothing_is_left_in_the_temporary_folder(holdfast, script, tmp_path):
 def test_the_grace_period_holds_for_stopped_siblings_too(holdfast, script):
     done = holdfast("run", "--nproc-per-node", 2, "--shutdown-timeout", 1, script(STUBBORN), 1)
     assert done.returncode == 1
-    assert "rank 0 did not stop within" in done.stderr
+    (given_s,) = map(float, re.findall(r"rank 0 did not stop within ([\d.]+) s", done.stderr))
+    assert 1 <= given_s < 20  # a busy machine may be late, and not by the 30 s that are given otherwise
 
 
 def test_a_worker_stuck_in_the_kernel_fails_the_job(holdfast, script, tmp_path):

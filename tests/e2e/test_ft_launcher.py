@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -189,7 +190,8 @@ def test_a_signal_to_the_agent_has_a_grace_period_of_its_own(holdfast, script):
     running.kill(signal.SIGTERM)
     done = running.wait()
     assert done.returncode == 1 and "SIGKILL in 0.2 s" in done.stderr
-    assert "rank 0 did not stop within" in done.stderr  # how long it was given in truth, the machine decides
+    (given_s,) = map(float, re.findall(r"rank 0 did not stop within ([\d.]+) s", done.stderr))
+    assert 0.2 <= given_s < 60  # a busy machine may be late, and not by the 600 s of the other limit
 
 
 # --- logs -----------------------------------------------------------------------------------------------------------------

@@ -50,6 +50,7 @@ THOROUGH = {
         compat/test_goodput_library.py
         compat/test_straggler.py
         compat/test_local_checkpoints.py
+        compat/test_inprocess.py::test_all_ranks_choose_alike_whom_a_fault_comes_to
         compat/test_inprocess_ranks.py::test_every_topology_ends_as_nvrx_s_does
         compat/test_ft_signatures.py::test_lightning_s_callbacks_take_the_same_with_the_same_defaults
         e2e/test_tee.py::test_streams_go_where_torchrun_sends_them but -t 0:1,1:2 -r 1:1

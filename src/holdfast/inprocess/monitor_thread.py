@@ -148,7 +148,7 @@ class MonitorThread:
         try:
             self.store.lock_interruption_records()
             return list(self.store.get_interruption_records())
-        except Exception:
+        except Exception:  # the store is gone: it has been said, and the life ends all the same
             return []
 
 

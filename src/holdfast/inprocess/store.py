@@ -26,8 +26,9 @@ BETWEEN = "\x1e"
 """Between two texts under one key: none contains it."""
 
 
-LOOK_S = 0.02
-"""Seconds between two looks whether something is there: torch's own wait is deaf to signals, and says so when it ends."""
+LOOK_S, SELDOM_S = 0.02, 0.5
+"""Seconds between two looks whether something is there, at first and at last: the longer it has taken, the less often. torch's
+own wait is deaf to signals."""
 
 
 class BarrierError(RestartError):
@@ -167,19 +168,19 @@ class StoreMixin:
         timeout: timedelta,
         timeout_chunk: timedelta | None = None,
     ) -> None:
-        """Arrive, and wait for the others; look each `timeout_chunk`. BarrierTimeout: not all have come."""
+        """Arrive, and wait for the others; look each `timeout_chunk` at least. BarrierTimeout: not all have come."""
         self.arrive(ranks, group_name, rendezvous_count)
         if not self.look_for(f"barrier_{group_name}_open", timeout, timeout_chunk):
             raise BarrierTimeout(f"{group_name}: {rendezvous_count} ranks did not meet within {timeout.total_seconds():g} s")
 
     def look_for(self, key: str, timeout: timedelta = timedelta.max, between: timedelta | None = None) -> bool:
-        """Wait in Python until `key` is there, and look each `between`. False: it is not within `timeout`."""
-        ends = time.monotonic() + timeout.total_seconds()
-        look_s = min(LOOK_S, between.total_seconds() if between else LOOK_S)
+        """Wait in Python until `key` is there, and look each `between` at least. False: it is not within `timeout`."""
+        began, most_s = time.monotonic(), min(SELDOM_S, (between or timedelta.max).total_seconds())
         while not self.check([key]):
-            if time.monotonic() >= ends:
+            waited_s = time.monotonic() - began
+            if waited_s >= timeout.total_seconds():
                 return False
-            threading.Event().wait(look_s)
+            threading.Event().wait(min(max(LOOK_S, waited_s / 10), most_s))
         return True
 
 

@@ -137,6 +137,6 @@ def inject_fault(
     delay_s = chance.uniform(*delay) if isinstance(delay, tuple) else float(delay)
     count = min(chance.randint(fewest, most), world_size - keep_alive)
     ranks = chance.sample(range(keep_alive, world_size), count)
-    fault = chance.choice(list(faults))
+    (fault,) = chance.sample(list(faults), 1)
     if rank in ranks:
         dispatch_fault_injection(fault, delay_s, callback)
