@@ -296,6 +296,7 @@ def test_too_few_descriptors_are_named(holdfast, script):
     done = run_limited(holdfast, 64, "--nproc-per-node", 16, "-t", 3, script("import time; time.sleep(300)"))
     assert done.returncode == 1
     assert "out of file descriptors" in done.stderr and "ulimit -n" in done.stderr
+    assert "trying again for 30 s" in done.stderr, "while it is, or nobody knows what is waited for"
     assert "Traceback" not in done.stderr
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,11 +29,33 @@ def test_what_would_start_after_its_lease_does_not(tmp_path: Path, left_s: float
     host = Host(print)
     config = RunConfig(training_script="true", no_python=True, nproc_per_node=2, state_dir=str(tmp_path))
     workers = Workers(config, host, LogPlan.of(config, str(tmp_path), "n1"))
-    found = workers.start(ASSIGNED, host.now() + left_s)
+    found = list(workers.start(ASSIGNED, host.now() + left_s))
     assert tuple(map(type, found)) == kinds
     if isinstance(found[0], StartFailed):
         assert found[0].message == TOO_LATE
     left = len(workers.local_ranks)
+    while left:
+        left -= sum(isinstance(seen, ProcessGone) for seen in host.wait(host.now() + 1.0))
+
+
+def test_what_was_started_counts_though_nothing_more_can_be_opened_right_then(tmp_path: Path, monkeypatch: Any) -> None:
+    """Else the agent would wait for ever for the start of ranks that run, or for the failure of one that cannot."""
+    host = Host(lambda what: None)
+    config = RunConfig(training_script="true", no_python=True, nproc_per_node=2, state_dir=str(tmp_path))
+    agent = object.__new__(Agent)
+    agent.host, agent.workers = host, Workers(config, host, LogPlan.of(config, str(tmp_path), "n1"))
+
+    def short(*_: object) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(agent.workers, "_start", short)
+        assert [type(seen) for seen in agent.workers.start(ASSIGNED)] == [PortHeld]
+    monkeypatch.setattr(host, "watch_pages", short)
+    monkeypatch.setattr(host, "now", lambda: agent.workers.due_at)
+    assert [type(seen) for seen in agent._unless_short(agent.workers.due)] == [Started, Started]
+    monkeypatch.undo()
+    left = len(agent.workers.local_ranks)
     while left:
         left -= sum(isinstance(seen, ProcessGone) for seen in host.wait(host.now() + 1.0))
 

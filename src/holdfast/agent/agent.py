@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import select
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from holdfast import __version__
 from holdfast.agent.build import lone_node
@@ -281,20 +281,23 @@ class Agent:
             seen += self._unless_short(self._carry_out, action, decided_at_unix)
         self._observe(*seen)
 
-    def _unless_short(self, do: Callable[..., list[Observation] | None], *given: object) -> list[Observation]:
-        """Do something. A host that is short of descriptors or memory costs that, and a complaint, but not the agent."""
+    def _unless_short(self, do: Callable[..., Iterable[Observation] | None], *given: object) -> list[Observation]:
+        """Do something. A host that is short of descriptors or memory costs what was not done yet, and a complaint, but neither
+        the agent nor what was seen until then."""
+        seen: list[Observation] = []
         try:
-            return do(*given) or []
+            for one in do(*given) or ():
+                seen.append(one)
         except OSError as error:
             self._short_of(error)
-            return []
+        return seen
 
     def _short_of(self, error: OSError) -> None:
         if error.errno not in SHORT_OF or self.workers.attempt is None:  # before the first round it is the user's to know
             raise error
         self.host.short_of(error)
 
-    def _carry_out(self, action: Action, at_unix: float) -> list[Observation]:
+    def _carry_out(self, action: Action, at_unix: float) -> Iterable[Observation]:
         """Do one thing, decided at `at_unix`; what is seen of it at once."""
         match action:
             case Connect() | Transmit() | HangUp():
@@ -329,11 +332,14 @@ class Agent:
                 return self.store.perform(action)
         return []
 
-    def _start_workers(self, assigned: Assigned, kept: tuple[int, ...]) -> list[Observation]:
+    def _start_workers(self, assigned: Assigned, kept: tuple[int, ...]) -> Iterator[Observation]:
         self.lease.show()  # starting them may take longer than the lease lasts: others then go on
-        started = self.workers.start(assigned, self.node.lease_ends, kept)
+        started: list[Observation] = []
+        for seen in self.workers.start(assigned, self.node.lease_ends, kept):
+            started.append(seen)
+            yield seen
         self.settle_at = self.host.now() + SETTLE_S
-        return [*started, *self.components.begin_round(assigned, started)]
+        yield from self.components.begin_round(assigned, started)
 
     def _answer_or_perform(self, actions: Sequence[Action]) -> None:
         """Where a message leads to an answer only, that goes out with the answers to whatever else has come."""

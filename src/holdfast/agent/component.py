@@ -7,7 +7,7 @@ the methods of `Timed`, `PerRound` and `PerTurn` is asked by it; no other is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 from holdfast.core.job.events import Event
@@ -47,7 +47,7 @@ class Timed(Protocol):
     def due_at(self) -> float:
         """When to call `due` (monotonic); NEVER: there is nothing."""
 
-    def due(self) -> list[Observation]:
+    def due(self) -> Iterable[Observation]:
         """Do what is due. Returns what came of it."""
 
 

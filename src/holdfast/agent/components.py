@@ -7,7 +7,7 @@ first workers run (`agent.late_components`); what most jobs never need, when som
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.agent.build import no_progress_cycles
@@ -123,10 +123,11 @@ class Components:
             self.is_settled = True  # a host that is short of something has it done again
         return [*seen, *self._begin_late(self._made_late())]
 
-    def begin_round(self, assigned: Assigned, started: Sequence[Observation]) -> list[Observation]:
+    def begin_round(self, assigned: Assigned, started: Sequence[Observation]) -> Iterator[Observation]:
         """The workers of a round have been started; what is seen of them at once. The late parts hear of it in `settle`."""
         self.round = assigned, started
-        return [seen for part in self.per_round for seen in part.begin_round(assigned, started)]
+        for part in self.per_round:
+            yield from part.begin_round(assigned, started)
 
     def recorded(self, event: Event, at_unix: float) -> None:
         """An event of this node was recorded."""

@@ -283,7 +283,8 @@ class Host(Ready):
         try:
             page = create_page(hook)
         except (HoldfastError, OSError) as error:
-            self.complain(str(error))
+            why = error.strerror if isinstance(error, OSError) else error
+            self.complain(f"deaths of workers are seen a little later: no memory is shared with them ({why})")
             return None
         page.show_lease(self.lease_ends)
         return page

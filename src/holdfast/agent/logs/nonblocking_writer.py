@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 from holdfast.core.machine import NEVER, Observation
 from holdfast.runtime.private_files import make_folder
+from holdfast.runtime.process.descriptors import SHORT_OF
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Console:
     """One of our standard streams."""
 
     def __init__(self, fd: int) -> None:
+        self._of = fd
         self._fd, self._never_blocks = _own(fd)
         self._pending = b""
         self._at = 0
@@ -84,7 +86,8 @@ class Console:
         return bool(poll.poll(timeout_s * 1000))
 
     def close(self) -> None:
-        os.close(self._fd)
+        if self._fd != self._of:
+            os.close(self._fd)
 
 
 def _is_file(fd: int) -> bool:
@@ -103,7 +106,12 @@ def _own(fd: int) -> tuple[int, bool]:
             return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), True
         except OSError:
             pass  # somebody else's terminal (sudo), or no /proc: ask before each write instead
-    return os.dup(fd), stat.S_ISREG(mode)
+    try:
+        return os.dup(fd), stat.S_ISREG(mode)
+    except OSError as error:
+        if error.errno not in SHORT_OF:
+            raise
+        return fd, stat.S_ISREG(mode)  # nothing more can be opened, which is what there is to say
 
 
 def open_log(path: str) -> int:

@@ -58,7 +58,7 @@ class AgentLog:
     def __init__(self, config: RunConfig, name: str) -> None:
         self.config, self.name = config, name
         self.stderr = Stderr(io_thread=IoThread())
-        self.early: list[str] | None = []  # What to complain of once there is a record; None: there is.
+        self.early: list[str] | None = []  # What was complained of before there is a record; None: there is.
         self.incidents: list[Failure] = []
         self.evidence: list[Callable[[], None]] = []  # Not on disk yet: failures, and what puts the stacks there.
         self.unkept: dict[int, Unkept] = {}  # By round, in which ranks of this node failed or were stopped.
@@ -86,7 +86,9 @@ class AgentLog:
         """The agent's first line, and what there is to complain of already; empty warnings are none."""
         self.record(first)
         early, self.early = self.early or (), None
-        for what in filter(None, (*early, self.job_dir.degraded, *warnings)):
+        for what in early:
+            self.record(Degraded(what=what, instead=""))
+        for what in filter(None, (self.job_dir.degraded, *warnings)):
             self.degraded(what)
 
     def say(self, text: str, level: str) -> None:
@@ -103,10 +105,10 @@ class AgentLog:
 
     def degraded(self, what: str) -> None:
         """Say and record that something cannot be had here."""
+        self.say(what, "warning")
         if self.early is not None:
             return self.early.append(what)
         self.record(Degraded(what=what, instead=""))
-        self.say(what, "warning")
 
     def record(self, event: Event, at_unix: float | None = None, life: tuple[int, int] = (0, 0)) -> None:
         """Note what happened at `at_unix` (None: now). `life`: round and attempt it is about, if newer than the workers'."""

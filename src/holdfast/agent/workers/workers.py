@@ -7,7 +7,7 @@ failure needs (error file, last lines of the log). Decides nothing.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from holdfast.agent.component import Component
 from holdfast.agent.disk_thread import DiskThread
@@ -171,7 +171,7 @@ class Workers(Component):
         self.host.files.release()  # room for what a start needs; taken back when it is done
         return self.files.open(assigned)
 
-    def start(self, assigned: Assigned, until: float | None = None, kept: Iterable[int] = ()) -> list[Observation]:
+    def start(self, assigned: Assigned, until: float | None = None, kept: Iterable[int] = ()) -> Iterator[Observation]:
         """Start the workers of a round, before `until` if at all; what came of each, in order. After one that could not start,
         no other is tried. `kept`: local ranks whose processes go on, where they still live."""
         self._open_stash()
@@ -186,35 +186,33 @@ class Workers(Component):
         self.kept = {i: pid for pid, i in self.local_ranks.items() if pid in self.let_go and i in kept}
         self.local_ranks, self.ending, self.deaf, self.let_go = {}, None, set(), set()
         self.to_start = Unstarted(assigned, list(range(self.config.nproc_per_node)))
-        seen = self._start_all(self.to_start, until)
+        yield from self._start_all(self.to_start, until)
         self.unfollowed = assigned
+        yield from self._next_port()
+        self.host.files.keep()
         if self.config.ft.per_cycle_applog_prefix:  # the user may look for that file at once
             self.follow()
-        seen += self._next_port()
-        self.host.files.keep()
-        return seen
 
-    def _start_all(self, to_start: Unstarted, until: float | None) -> list[Observation]:
+    def _start_all(self, to_start: Unstarted, until: float | None) -> Iterator[Observation]:
         """Start those that are left to start. Where the host is short of something, `due` tries again for a while."""
         assert self.attempt is not None
-        seen: list[Observation] = []
         environ = dict(os.environ)
         while to_start.local_ranks:
             local_rank = to_start.local_ranks[0]
             try:
                 if until is not None and self.host.now() >= until:
                     raise StartError(TOO_LATE)
-                seen.append(self._start_one(local_rank, to_start.assigned, environ))
+                started = self._start_one(local_rank, to_start.assigned, environ)
                 to_start.local_ranks.pop(0)
+                yield started
             except StartError as error:
                 message = "; ".join(filter(None, (error.what, error.hint)))
                 if is_short(error) and to_start.waits(self.host.now()):
                     self.host.complain(f"{message}: trying again for {SHORTAGE_S:g} s")
-                    return seen
+                    return
                 to_start.local_ranks = []
-                seen.append(StartFailed(local_rank=local_rank, message=message, at_unix=self.host.unix()))
+                yield StartFailed(local_rank=local_rank, message=message, at_unix=self.host.unix())
         self.files.disk.do(self.attempt.release)
-        return seen
 
     def _start_one(self, local_rank: int, assigned: Assigned, environ: dict[str, str]) -> Started:
         try:
@@ -391,9 +389,10 @@ class Workers(Component):
         looks_at = min((one.look_at for one in (self.sleepers, self.ending) if one is not None), default=NEVER)
         return min(logs_at, self.files.due_at, self.ends.due_at, self.ask_at, looks_at, self.port_at, self.to_start.again_at)
 
-    def due(self) -> list[Observation]:
+    def due(self) -> Iterator[Observation]:
         """Show what is new in such logs, go on without files, and find workers that are stuck in the kernel."""
-        late = [*self.files.due(), *self.ends.due()]
+        yield from self.files.due()
+        yield from self.ends.due()
         if self.host.now() >= self.ask_at:
             self.ask_at = NEVER
             self.host.ask_where()
@@ -401,12 +400,13 @@ class Workers(Component):
             self.shown.due()
         now = self.host.now()
         if now >= self.port_at:
-            late += self._next_port()
+            yield from self._next_port()
         if now >= self.to_start.again_at:
             self.to_start.again_at = NEVER
-            late += self._start_all(self.to_start, self.host.lease_ends)
+            yield from self._start_all(self.to_start, self.host.lease_ends)
             self.host.watch_pages()
-        return [*late, *self._stuck(self.sleepers, now), *self._deaf(now)]
+        yield from self._stuck(self.sleepers, now)
+        yield from self._deaf(now)
 
     def _stuck(self, sleepers: Sleepers | None, now: float) -> list[Stuck]:
         if sleepers is None or now < sleepers.look_at:

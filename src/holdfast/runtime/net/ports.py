@@ -15,10 +15,12 @@ def hold_port(rather: int = 0) -> socket.socket:
 
     A worker's store, with the same option, can still bind it; the kernel gives it to nobody who asks for any port."""
     # Dual-stack where possible: torch's store listens on [::] first.
+    why: OSError | None = None
     for family, anywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
             sock = socket.socket(family, socket.SOCK_STREAM)
-        except OSError:
+        except OSError as error:
+            why = error
             continue
         try:
             if family == socket.AF_INET6:
@@ -28,9 +30,12 @@ def hold_port(rather: int = 0) -> socket.socket:
             if not has_it:
                 sock.bind((anywhere, 0))
             return sock
-        except OSError:
+        except OSError as error:
+            why = error
             sock.close()
-    raise StartError("no free TCP port on this host", hint="see `sysctl net.ipv4.ip_local_port_range`")
+    assert why is not None
+    what = f"no TCP port can be held on this host ({why.strerror})"
+    raise StartError(what, hint="see `sysctl net.ipv4.ip_local_port_range`, and `ulimit -n`") from why
 
 
 def _bind(sock: socket.socket, to: tuple[str, int]) -> bool:
