@@ -6,6 +6,7 @@ inherits, children of children included. Whoever still carries it after the test
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import signal
@@ -73,6 +74,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, reason in (("torch", no_torch), ("root", no_root)):
             if reason and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish() -> None:
+    """Some ten thousand tests are there until the end: the collector of garbage need not look at them each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

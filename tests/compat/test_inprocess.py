@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from kit import LIGHT_TORCH
 from kit.ports import ports
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -262,7 +263,7 @@ def test_a_rank_that_is_late_begins_again(wrap: Any, names: ModuleType) -> None:
     assert lives == [0, 1, 2]
 
 
-HANGS = """
+HANGS = LIGHT_TORCH + """
 import os, sys, time
 from datetime import timedelta
 from importlib import import_module
@@ -428,7 +429,7 @@ def test_a_fault_of_one_s_own_is_injected_by_its_name() -> None:
         ours.dispatch_fault_injection("nobody's", 0.0, None)
 
 
-FOLLOWED = """
+FOLLOWED = LIGHT_TORCH + """
 import os, sys, warnings
 from datetime import timedelta
 from importlib import import_module
@@ -459,7 +460,7 @@ def test_a_profiler_can_follow_what_comes_afterwards(names: ModuleType, free_por
     assert ran.stdout == "followed\n", ran.stderr
 
 
-RANKS = """
+RANKS = LIGHT_TORCH + """
 import os, signal, sys, time
 from datetime import timedelta
 import torch, torch.distributed as dist

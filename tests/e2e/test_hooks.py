@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kit import LIGHT_TORCH
 
 from holdfast.agent.workers import launch
 from holdfast.core.page.signs import Signs
@@ -244,7 +245,8 @@ print(torch.save is torch.serialization.save, dcp.save is saver.save, dcp.async_
 for function in (torch.save, dcp.save, dcp.async_save):
     print(function.__name__, function.__qualname__, function.__module__, inspect.signature(function), len(function.__doc__))
     print(pickle.loads(pickle.dumps(function)) is function, len(inspect.getsource(function)), inspect.isfunction(function))
-for module in (sys.modules["torch.optim.optimizer"], torch.serialization, saver, torch._dynamo.config):
+compiler = [] if "light_torch" in sys.modules else [torch._dynamo.config]
+for module in (sys.modules["torch.optim.optimizer"], torch.serialization, saver, *compiler):
     print(sorted(vars(module.__loader__)), sorted(vars(module.__spec__.loader)), module.__spec__ == module.__spec__)
 print(len(sys.meta_path), len(sys.path_hooks), inspect.signature(importlib.machinery.PathFinder.find_spec))
 print(inspect.ismethod(importlib.machinery.PathFinder.find_spec), sorted(m for m in sys.modules if m.startswith("torch")))
@@ -256,9 +258,11 @@ print(sorted(vars(optimizer)), optimizer.state_dict())
 
 @pytest.mark.torch
 @pytest.mark.timeout(300)  # torch is imported twice, with its compiler
-def test_a_script_that_looks_for_us_finds_torch_as_it_is(tmp_path: Path) -> None:
-    _, watched, errors = run(LOOKS, tmp_path)
-    _, alone, errors_alone = run(LOOKS, tmp_path, hook=False)
+@pytest.mark.parametrize("torch", ["light", "whole"])
+def test_a_script_that_looks_for_us_finds_torch_as_it_is(tmp_path: Path, torch: str) -> None:
+    looks = LIGHT_TORCH + LOOKS if torch == "light" else LOOKS
+    _, watched, errors = run(looks, tmp_path)
+    _, alone, errors_alone = run(looks, tmp_path, hook=False)
     assert watched.splitlines() == alone.splitlines()
     assert errors == errors_alone
 

@@ -13,8 +13,9 @@ import time
 from typing import Any
 
 import pytest
+from kit import LIGHT_TORCH
 
-DDP = """
+DDP = LIGHT_TORCH + """
 import os, sys, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from holdfast import client
@@ -30,7 +31,8 @@ def network():
     return torch.nn.Sequential(torch.nn.Linear(8, 600), torch.nn.Linear(600, 600), torch.nn.Linear(600, 1))
 
 def loss(model, step, rank):
-    return model(torch.randn(4, 8, generator=torch.Generator().manual_seed(step * 100 + rank))).pow(2).mean()
+    torch.manual_seed(step * 100 + rank)
+    return model(torch.randn(4, 8)).pow(2).mean()
 
 def undisturbed():
     model = network()

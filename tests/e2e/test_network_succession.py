@@ -59,7 +59,7 @@ def hosts_of(job: Any, round: int, ranks: int) -> list[str]:
 
 
 @pytest.mark.parametrize("lost", CUTS)
-def test_a_majority_goes_on_when_the_endpoint_s_host_is_cut_off_and_takes_it_back(hosts, lost):
+def test_a_majority_goes_on_when_the_endpoint_s_host_is_cut_off(hosts, lost):
     job = hosts("a", "b", "c")
     for name in "abc":
         job.agent(name, "2:3", words=("stubborn",) if name == "a" else ())

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit import LIGHT_TORCH
 
 from holdfast.client import stash as client
 from holdfast.client.stash_memory import Region, Slot, allowed_bytes, copy, memory_bytes, read
@@ -24,7 +25,7 @@ from holdfast.core.value import replace
 from holdfast.runtime.shm.pages import nameless_file
 from holdfast.runtime.shm.stash import held
 
-LOCKSTEP = """
+LOCKSTEP = LIGHT_TORCH + """
 import os, sys
 import torch
 import torch.distributed as dist
@@ -33,7 +34,7 @@ from holdfast.client import stash
 dist.init_process_group("gloo")
 rank, life = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 model = torch.nn.Linear(8, 8)
-momentum = {name: torch.zeros_like(value) for name, value in model.named_parameters()}  # an optimizer takes a second to import
+momentum = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
 done, found = -1, stash.latest()
 if found:
     done, state = found

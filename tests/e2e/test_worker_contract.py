@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import pytest
+from kit import LIGHT_TORCH
 
 SHOW_ENV = """
 import json, os
@@ -23,7 +24,7 @@ CONTRACT = (
     "TORCHELASTIC_SIGNALS_TO_HANDLE"
 ).split()
 
-ALLREDUCE = """
+ALLREDUCE = LIGHT_TORCH + """
 import os, sys
 import torch
 import torch.distributed as dist

@@ -51,11 +51,15 @@ THOROUGH = {
         compat/test_straggler.py
         compat/test_local_checkpoints.py
         compat/test_inprocess.py::test_all_ranks_choose_alike_whom_a_fault_comes_to
+        compat/test_inprocess.py::test_the_ranks_that_live_go_on_in_their_processes but kill, reserve
         compat/test_inprocess_ranks.py::test_every_topology_ends_as_nvrx_s_does
         compat/test_ft_signatures.py::test_lightning_s_callbacks_take_the_same_with_the_same_defaults
-        e2e/test_tee.py::test_streams_go_where_torchrun_sends_them but -t 0:1,1:2 -r 1:1
+        e2e/test_tee.py::test_streams_go_where_torchrun_sends_them
         e2e/test_tee.py::test_our_box_is_what_torchrun_prints
         e2e/test_better_than_torchrun.py::test_the_failure_box_is_torchrun_s_to_the_letter
+        e2e/test_better_than_torchrun.py::test_the_console_shows_torch_elastic_s_events
+        e2e/test_hard_use.py::test_torchrun_may_launch_us
+        e2e/test_hard_use.py::test_a_script_may_itself_launch only torch.distributed.run
         """,
     "scripts in a process that has waited for them: `make test` plays plain ones and forked ones": """
         e2e/test_bootstrap.py only warm
@@ -69,6 +73,7 @@ THOROUGH = {
         e2e/test_hangs.py::test_on_two_nodes_the_stacks_of_both_are_kept_and_the_culprit_is_found
         e2e/test_hooks.py::test_an_optimizer_s_steps_are_heartbeats_and_progress but plain
         e2e/test_hooks.py::test_a_hang_of_an_unmodified_script_is_found_and_the_job_goes_on
+        e2e/test_hooks.py::test_a_script_that_looks_for_us_finds_torch_as_it_is but light
         e2e/test_hooks.py::test_so_are_those_of_scripts_that_use_its_older_name
         e2e/test_hooks.py::test_compiled_optimizers_are_compiled_as_without_us
         e2e/test_hooks.py::test_the_forked_children_of_a_data_loader_say_nothing
@@ -88,7 +93,7 @@ THOROUGH = {
         e2e/test_inject.py::test_a_gpu_that_fails_costs_its_node_its_place_and_a_spare_takes_it but ecc
         e2e/test_limits_travel.py
         e2e/test_watchdog.py::test_a_worker_that_is_late_is_a_failure_like_any_other but the pipe
-        e2e/test_warm_spares.py::test_warm_workers_of_torch_meet_and_reduce but spawn
+        e2e/test_warm_spares.py::test_warm_workers_of_torch_meet_and_reduce
         e2e/test_warm_spares.py::test_forked_ranks_draw_different_random_numbers_from_torch_in_each_life
         e2e/test_warm_spares.py::test_a_seed_that_an_import_has_chosen_is_left_to_forked_ranks
         e2e/test_network.py::test_a_host_that_loses_its_power_is_replaced_and_training_goes_on
@@ -111,7 +116,32 @@ THOROUGH = {
         e2e/test_failing_calls.py
         e2e/test_supervisor_pair.py::test_a_leader_that_is_stopped_beyond_its_lease_does_nothing_when_it_goes_on
         e2e/test_supervisor_pair.py::test_etcd_is_away_for_a_while
+        e2e/test_supervisor_pair.py::test_one_that_is_told_to_end_hands_over_and_can_take_over_again
         security/test_front_door.py but test_more_idle_connections_than_files_at_the_start_are_not_the_job_s_end
+        """,
+    "a network that is cut in every way: `make test` cuts off a member and the endpoint's host, and breaks it in two": """
+        e2e/test_network.py::test_without_a_spare_the_job_goes_on_smaller_and_takes_the_lost_one_back
+        e2e/test_network.py::test_a_spare_that_is_cut_off_costs_the_job_nothing
+        e2e/test_network.py::test_an_interface_that_is_down_for_half_a_lease_costs_nothing
+        e2e/test_network.py::test_an_agent_that_was_stopped_for_longer_than_its_lease_comes_back_as_any_other
+        e2e/test_network.py::test_a_host_that_was_stopped_as_a_whole_comes_back
+        e2e/test_network.py::test_a_member_that_is_cut_off_has_stopped_its_ranks_before_a_spare_takes_them but both ways
+        e2e/test_network_succession.py::test_a_majority_goes_on_when_the_endpoint_s_host_is_cut_off but both ways
+        e2e/test_network_succession.py::test_an_endpoint_s_host_that_is_lost_as_soon_as_all_ranks_run_is_succeeded_too
+        e2e/test_network_succession.py::test_a_spare_votes_and_takes_the_place_of_the_endpoint_s_host_which_comes_back_as_a_spare
+        e2e/test_network_succession.py::test_a_host_that_reaches_the_others_but_not_the_endpoint_s_takes_nothing_over
+        e2e/test_network_succession.py::test_of_two_hosts_the_one_that_is_left_goes_on_where_it_may
+        e2e/test_network_succession.py::test_the_successor_is_lost_too
+        """,
+    "an etcd that is away, moves or forgets: `make test` loses its leader of a job, and an etcd for longer than a lease": """
+        e2e/test_etcd.py::test_whoever_slept_through_the_end_is_told_it_by_etcd
+        e2e/test_etcd.py::test_a_leader_that_leaves_hands_over_at_once
+        e2e/test_etcd.py::test_a_stopped_leader_s_workers_end_before_another_round_begins
+        e2e/test_etcd.py::test_a_lease_revoked_by_hand_costs_one_round_and_no_restart
+        e2e/test_etcd.py::test_etcd_restarted_within_the_lease_is_not_noticed_by_the_workers
+        e2e/test_etcd.py::test_an_etcd_of_three_may_lose_any_one
+        e2e/test_etcd.py::test_an_etcd_of_three_restarted_whole_costs_no_restart_of_the_budget
+        e2e/test_etcd.py::test_history_that_is_compacted_under_the_watches_costs_nothing
         """,
     "frameworks that take long to import: Lightning, Transformers, JAX, NVRx's and Google's own clients": """
         e2e/test_callbacks.py but test_the_plain_loop_says_its_steps_and_sections

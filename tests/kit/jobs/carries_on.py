@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-CARRIES_ON = """
+from kit import LIGHT_TORCH
+
+CARRIES_ON = LIGHT_TORCH + """
 import os, sys, time
 from datetime import timedelta
 import torch, torch.distributed as dist

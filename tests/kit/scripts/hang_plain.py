@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 
 import hanging
+import light_torch  # noqa: F401 - before torch
 import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
