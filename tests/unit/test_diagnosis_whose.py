@@ -116,6 +116,45 @@ def test_who_was_still_at_work_as_the_others_timed_out_is_the_one_that_they_wait
     assert judged(*logged, late, *box(1, -15)).rank == 1, "and whose the error is"
 
 
+TIMED_OUT = "[rank{}]:[E{} ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: {}"
+DETECTED = "[rank{}]:[E{} ProcessGroupNCCL.cpp:1795] [PG ID 11 PG GUID {} Rank {}] Exception detected by watchdog at work: {}"
+
+
+@pytest.mark.parametrize("column", ["", "2025-02-18 12:54 ", " 2025-02-18 12:54:22 "])
+@pytest.mark.parametrize("day", ["0218 04:54:22.864467604", "218 04:54:22.864467604"])
+def test_a_rank_within_a_group_is_none_of_all_and_numbers_of_two_groups_are_not_compared(column: str, day: str) -> None:
+    """Beside its own rank torch says the one within the group that it waited in."""
+    told = (
+        TIMED_OUT.format(13, day, WORK.replace("SeqNum=1", "SeqNum=216").replace("ALLREDUCE", "ALLTOALL_BASE")),
+        DETECTED.format(13, day, 119, 1, 216),
+        TIMED_OUT.format(15, day, WORK.replace("SeqNum=1", "SeqNum=57")),
+        DETECTED.format(15, day, 112, 1, 57),
+    )
+    found = judged(*(column + line for line in told))
+    assert found.rank is None and found.evidence[0].rank == 13
+
+
+def test_of_tasks_that_did_not_come_one_is_blamed_and_seven_of_eight_are_not() -> None:
+    said = "jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Timed out task names:"
+    named = [f"/job:jax_worker/replica:0/task:{task}" for task in range(1, 8)]
+    assert judged("[7] here", said, *named[2:3]).rank == 3
+    nobody = judged(said, *named)
+    assert (nobody.kind, nobody.rank) == ("unknown", None)
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("tsd client wait response fail, device response code[1]. unknown device error.[FUNC:WaitRsp]", "gpu"),
+        ("RuntimeError: NPU out of memory. Tried to allocate 2.00 GiB (NPU 3; 61.00 GiB total capacity)", "oom-gpu"),
+        ("RuntimeError: InnerRunOpApi:torch_npu/csrc/framework/OpParamMaker.cpp function error: HcclAllreduce", "unknown"),
+        ("RuntimeError: synchronize:torch_npu/csrc/core/NPUStream.cpp:474 NPU function error: error code is 507054", "fabric"),
+    ],
+)
+def test_what_an_ascend_npu_says_has_the_class_of_what_a_gpu_says(line: str, kind: str) -> None:
+    assert judged(f"[rank1]: {line}").kind == kind
+
+
 def test_who_only_lost_its_peer_is_not_guilty_and_a_process_of_this_host_is_no_node() -> None:
     closed = f"[rank0]: RuntimeError: [{GLOO}/pair.cc:553] Connection closed by peer [127.0.0.1]:26037"
     found = judged(closed, *box(1))

@@ -9,7 +9,7 @@ from tools.reference.torchrun import page
 
 from holdfast.cli.run import parser
 from holdfast.cli.run.help import full_help, main_help
-from holdfast.core.config.flags import FLAGS, USE_ENV, by_dest, flags_of
+from holdfast.core.config.flags import ALL_FLAGS, FLAGS, USE_ENV, flags_of
 from holdfast.core.errors import UsageError
 
 THEIRS = {
@@ -59,7 +59,7 @@ def test_every_flag_of_torchrun_is_there_in_its_order_and_none_besides():
 @pytest.mark.parametrize("dest", THEIRS)
 def test_a_flag_has_torchruns_spellings_default_and_variable(dest):
     short, default, variable, kind = THEIRS[dest]
-    flag = by_dest()[dest]
+    (flag,) = (flag for flag in ALL_FLAGS if flag.dest == dest)
     dashed, underscored = f"--{dest.replace('_', '-')}", f"--{dest}"
     assert flag.names == tuple(dict.fromkeys(name for name in (short, dashed, underscored) if name))
     assert (flag.default, flag.env, flag.kind) == (default, variable, kind)
@@ -69,7 +69,7 @@ def test_a_flag_has_torchruns_spellings_default_and_variable(dest):
 
 @pytest.mark.parametrize("dest", THEIRS)
 def test_every_spelling_of_a_flag_is_read(dest):
-    flag = by_dest()[dest]
+    (flag,) = (flag for flag in ALL_FLAGS if flag.dest == dest)
     for name in flag.names:
         if flag.kind == "switch":
             assert given(name) == {dest: True}

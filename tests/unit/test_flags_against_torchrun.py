@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from holdfast.cli.run import parser
 from holdfast.core.config.draft import gather
-from holdfast.core.config.flags import FLAGS, by_dest
+from holdfast.core.config.flags import ALL_FLAGS, FLAGS
 from holdfast.core.errors import UsageError
 
 pytestmark = pytest.mark.torch
@@ -37,7 +37,7 @@ def test_the_defaults_are_the_installed_parsers(monkeypatch):
         monkeypatch.delenv(name)
     theirs = vars(torchruns_parser().parse_args(["t.py"]))
     for dest, setting in gather({}, {}).items():
-        if by_dest()[dest].torchrun:
+        if next(flag for flag in ALL_FLAGS if flag.dest == dest).torchrun:
             as_typed = "" if theirs[dest] == [] else theirs[dest]
             assert str(as_typed or "0") == str(setting.value or "0"), dest
 

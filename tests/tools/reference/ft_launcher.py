@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.cli.run.help import worth_showing
-from holdfast.core.config.flags import FLAGS, FT_LAUNCHER, NVRX_FLAGS, by_dest
+from holdfast.core.config.flags import FLAGS, FT_LAUNCHER, NVRX_FLAGS
 from holdfast.core.config.option import ACCEPTED, OURS, Option
 from tools.reference.torchrun import cell
 
@@ -82,7 +82,7 @@ def page() -> str:
 
 
 def _defaults() -> str:
-    usual, rows = by_dest((*FLAGS, *NVRX_FLAGS)), ["| flag | `ft_launcher` | `run` |", "|---|---|---|"]
+    usual, rows = {flag.dest: flag for flag in (*FLAGS, *NVRX_FLAGS)}, ["| flag | `ft_launcher` | `run` |", "|---|---|---|"]
     for dest, default in FT_LAUNCHER.items():
         flag = usual[dest]
         rows.append(f"| `{flag.name}` | `{default}` | {f'`{flag.default}`' if flag.default else '`--shutdown-timeout`'} |")

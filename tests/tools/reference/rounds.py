@@ -14,7 +14,7 @@ from types import ModuleType
 from holdfast.agent import agent
 from holdfast.agent.group import hang_response
 from holdfast.core.config import torchrun_options
-from holdfast.core.config.flags import by_dest
+from holdfast.core.config.flags import ALL_FLAGS
 from holdfast.recovery import policy
 from holdfast.rendezvous import lease, member, rules
 from holdfast.rendezvous.coordinator import gathering, hang_blame
@@ -113,7 +113,7 @@ def _seen(steps: Iterable[Step]) -> str:
 
 
 def _settings() -> Iterator[tuple[str, str, str]]:
-    flags = by_dest()
+    flags = {flag.dest: flag for flag in ALL_FLAGS}
     for dest in SETTINGS:
         yield f"`{flags[dest].name}`", flags[dest].default or "-", flags[dest].help
     for field, key in (("join_timeout_s", "join_timeout"), ("last_call_s", "last_call_timeout")):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from holdfast.core.config.config import RunConfig
 from holdfast.core.config.fault_tolerance import FaultTolerance
 from holdfast.core.config.option import OURS, SWITCH, WORKERS, Option
@@ -45,8 +43,3 @@ def flags_of(command: str) -> tuple[Option, ...]:
     if command == "ft_launcher":
         return tuple(replace(flag, default=FT_LAUNCHER.get(flag.dest, flag.default)) for flag in ALL_FLAGS)
     return (*ALL_FLAGS, USE_ENV) if command == "launch" else ALL_FLAGS
-
-
-def by_dest(flags: Iterable[Option] = ALL_FLAGS) -> dict[str, Option]:
-    """Some options by attribute name."""
-    return {flag.dest: flag for flag in flags}

@@ -22,11 +22,17 @@ _TIMES_OUT = re.compile(r"(?i)\btim(?:ed|e)[- ]?out")
 def waited_for(evidence: Evidence) -> Finding | None:
     """Whom the ranks waited for. None: nobody says, or other signs are better."""
     stuck = {one.rank: one for one in evidence.sightings if (one.seq is not None or one.op) and one.rank is not None}
-    if len(stuck) >= 2 and (found := _by_number(stuck, evidence)) is not None:
+    if len(stuck) >= 2 and not _are_apart(stuck) and (found := _by_number(stuck, evidence)) is not None:
         return found
     if (found := _by_name(evidence)) is not None:
         return found
     return _by_end(evidence) or _by_complaints(evidence)
+
+
+def _are_apart(stuck: dict[int, Sighting]) -> bool:
+    """Whether these ranks speak of several process groups: a collective's number means something within its own only."""
+    members = [one.member for one in stuck.values() if one.member is not None]
+    return len(set(members)) < len(members)
 
 
 def _by_number(stuck: dict[int, Sighting], evidence: Evidence) -> Finding | None:

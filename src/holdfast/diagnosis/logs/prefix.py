@@ -20,6 +20,7 @@ class Process(Value, mixin=True):
 
     rank: int | None = None
     local: int | None = None  # Its place on its node.
+    member: int | None = None  # Its rank in the process group that it speaks of, where that is told beside its own.
     node: str = ""
     pid: int | None = None
     at: float | None = None  # Seconds within an epoch of its own: only to be compared with others of one format.
@@ -59,7 +60,7 @@ TIME = re.compile(
 _CLOCK_ONLY = re.compile(r"[\[(]?\d\d:\d\d:\d\d(?:[.,]\d+)?[\])]? (?=\S)|1[5-9]\d{8}\.\d{3,9} ")
 _CRI = re.compile(r"std(?:out|err) [FP] ")
 _UNIT = re.compile(r"(?P<node>[A-Za-z][\w.-]*) (?!srun|slurm)[\w./@:-]+\[\d+\]: ")
-_GLOG = re.compile(rf"\[?[IWEF](?P<month>\d\d)(?P<day>\d\d) {_CLOCK}\.(?P<fraction>\d+) +(?:\d+ )?\S+?:\d+\] ?")
+_GLOG = re.compile(rf"\[?[IWEF](?P<month>\d\d?)(?P<day>\d\d) {_CLOCK}\.(?P<fraction>\d+) +(?:\d+ )?\S+?:\d+\] ?")
 _SYSLOG = re.compile(
     r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)? (?P<node>[\w.-]+) "
     r"(?:(?!srun|slurm|systemd)[\w./@-]+\[\d+\]: |(?=[\w./-]+(?:\[\d+\])?: ))"
@@ -76,7 +77,7 @@ _HOST = re.compile(
 )
 
 _MAY_BEGIN = re.compile(
-    r"[\[( \d-]|[IWEF](?:\d{4}| \S)|[A-Z][a-z]{2} [ \d]|kernel: |std[oe]|ERROR \d|CRITICAL \d"
+    r"[\[( \d-]|[IWEF](?:\d{3}| \S)|[A-Z][a-z]{2} [ \d]|kernel: |std[oe]|ERROR \d|CRITICAL \d"
     r"|[A-Za-z][\w.-]*(?:: |:\d|/\d| \S+\[\d)"
 )
 """What each of these begins with, or may: of most text, one look tells that none of them does."""
@@ -112,18 +113,24 @@ def split(line: str, speaker: Speaker) -> tuple[Speaker, str]:
     """(who wrote it, what). `speaker`: who writes the file."""
     text = COLOUR.sub("", line) if "\x1b" in line else line
     said: Said = {}
-    start = 0
+    start = _all(text, 0, said)
+    if not said.keys() & {"rank", "local"} and (found := _far(text, start)) is not None:
+        start = _all(text, _take(found, said), said)
+    if not start:
+        return speaker if not speaker.mark else replace(speaker, mark=""), text
+    said["mark"] = text[: said.pop("until", 0)]
+    said.pop("by", None)
+    return replace(speaker, **said), text[start:]
+
+
+def _all(text: str, start: int, said: Said) -> int:
+    """Take off the prefixes from `start` on; where the last of them ends."""
     for _ in range(6):
         end = _one(text, start, said)
         if end == start:
             break
         start = end
-    if not said.keys() & {"rank", "local"} and (found := _far(text, start)) is not None:
-        start = _take(found, said)
-    if not start:
-        return speaker if not speaker.mark else replace(speaker, mark=""), text
-    said["mark"] = text[: said.pop("until", 0)]
-    return replace(speaker, **said), text[start:]
+    return start
 
 
 def _far(text: str, start: int) -> re.Match[str] | None:
@@ -172,7 +179,8 @@ def is_own(text: str, at: int) -> bool:
     return any(pattern.match(text, at) for pattern in (_RANK, _NCCL, _MPI, _RAY, _TEE, _LABEL, _TORCHX, _PLACE))
 
 
-Said = dict[str, Any]  # Fields of a `Speaker`, as far as prefixes tell them; `until`: where what names the writer ends.
+Said = dict[str, Any]
+"""Fields of a `Speaker`, as far as prefixes tell them; `until`: where what names the writer ends; `by`: the last that told."""
 
 _ANYWHERE = (
     *(_RANK, _NCCL, _LABEL, _MPI, _RAY, _TEE, _POD),
@@ -192,7 +200,10 @@ def _take(found: re.Match[str], said: Said) -> int:
     if "month" in told:
         said["at"] = _seconds(**told)
         return found.end()
-    said.update({field: text if field == "node" else int(text) for field, text in told.items()})
+    if found.re is _RANK and "[rank" in said.get("by", ""):  # behind torch's own mark it is the rank within a group
+        said["member"] = int(told["rank"])
+        return found.end()
+    said.update({field: text if field == "node" else int(text) for field, text in told.items()}, by=found[0])
     if found.re is _POD:
         said["pod"] = found["node"]
     if found.re in _WRITERS:

@@ -365,8 +365,8 @@ def _sample(fd: int, start: int, size: int) -> bytes:
 
 def _missing(said: Mapping[str, str]) -> tuple[int, ...]:
     """Ranks that a line names as those that are waited for, or each of its further lines one."""
-    named = said["missing"].split(",") if "missing" in said else re.findall(r"\n[^\n]*?\b(\d+): \[", said.get("lines", ""))
-    return tuple(map(int, named))
+    lines = re.findall(r"\n[^\n]*?\b(\d+)(?:: \[|$)", said.get("lines", ""), re.M)
+    return tuple(map(int, said["missing"].split(",") if "missing" in said else lines))
 
 
 def _is_source(line: bytes, before: bytes) -> bool:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from holdfast.diagnosis.tables import CAUSE, EFFECT, MACHINE, SYMPTOM, Row
 
 NCCL = "https://github.com/NVIDIA/nccl: "
-DOC = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
 C10D = "https://github.com/pytorch/pytorch: torch/csrc/distributed/c10d/"
 FABRIC, USER, FRAMEWORK, UNKNOWN = "fabric", "user-code", "framework", "unknown"
 FIRST = "see the rank that failed first, or never came"
@@ -50,7 +49,7 @@ RULES: tuple[Row, ...] = (
     ("ucx-transport", FABRIC, CAUSE, 86, "Transport retry count exceeded on|Local QP operation on mlx", r"(?:Transport retry count exceeded|Local QP operation) on (?P<what>\S+)", "InfiniBand or RoCE lost a connection ({what})", LINK, "https://github.com/openucx/ucx: src/uct/ib/mlx5/ib_mlx5_log.c", "[node3:3468 :0] ib_mlx5_log.c:179  UCX  ERROR Transport retry count exceeded on mlx5_0:1/IB (synd 0x15 vend 0x81 hw_synd 0/0)"),
     ("nccl-topology", FRAMEWORK, CAUSE, 86, "NCCL WARN Attribute", r"NCCL WARN Attribute (?P<what>\w+) of node \w+ not found", "the topology file that NCCL was given lacks {what}", "fix it, or leave NCCL_TOPO_FILE out", NCCL + "src/graph/xml.h", "node3:3468:3905 [4] graph/xml.h:77 NCCL WARN Attribute arch of node cpu not found"),
     ("libfabric-efa", FABRIC, CAUSE, 84, "Libfabric EFA provider has encountered an internal error|EFA internal error: (", r"Libfabric EFA provider has encountered an internal error|EFA internal error: \(", "EFA's library gave up", "raise `ulimit -l` where memory could not be registered; see the card and its driver", "https://github.com/ofiwg/libfabric: prov/efa/src/efa_strerror.c", "Libfabric EFA provider has encountered an internal error:"),
-    ("hccl-error", UNKNOWN, EFFECT, 35, "HCCL error in: ", r"HCCL error in: ", "a collective failed", FIRST, "https://github.com/Ascend/pytorch: torch_npu/csrc/distributed/ProcessGroupHCCL.cpp", "RuntimeError: [ERROR] HCCL error in: torch_npu/csrc/distributed/ProcessGroupHCCL.cpp:64"),
+    ("hccl-error", UNKNOWN, EFFECT, 35, "HCCL error in: |function error: Hccl", r"HCCL error in: |function error: Hccl\w+", "a collective failed", FIRST, "https://github.com/Ascend/pytorch: torch_npu/csrc/distributed/ProcessGroupHCCL.cpp", "RuntimeError: [ERROR] HCCL error in: torch_npu/csrc/distributed/ProcessGroupHCCL.cpp:64"),
     ("hccl-timeout", UNKNOWN, EFFECT, 45, "Getting socket times out. Reason: Remote Rank did not send the data in time|The wait execution of the Notify register times out", r"Getting socket times out\. Reason: Remote Rank did not|The wait execution of the Notify register times out", "it waited for another rank in vain", FIRST, "https://www.hiascend.com/document", "EI0006: 2024-08-05-18:15:21.270.506 Getting socket times out. Reason: Remote Rank did not send the data in time. Please check the reason for the rank being stuck"),
     ("hccp-in-use", FRAMEWORK, CAUSE, 86, "Failed to initialize the HCCP process", r"Failed to initialize the HCCP process", "another process, most likely of the last run, still has its NPU", "end it, wait ten seconds, and start again", "https://www.hiascend.com/document", "EJ0001: 2024-05-21-11:57:54.167.645 Failed to initialize the HCCP process. Reason: Maybe the last training process is running."),
 )

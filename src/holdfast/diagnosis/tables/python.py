@@ -5,9 +5,7 @@ from __future__ import annotations
 
 from holdfast.diagnosis.tables import CAUSE, SYMPTOM, Row
 
-PY = "https://docs.python.org/3/library/exceptions.html"
 USER, DATA, FRAMEWORK, STORAGE, HOST = "user-code", "data", "framework", "storage", "oom-host"
-FIX = "fix the script at the line that its traceback names"
 
 RULES: tuple[Row, ...] = (
     ("mlflow", FRAMEWORK, CAUSE, 80, "mlflow.exceptions.", r"\bmlflow\.exceptions\.\w+: ", "its experiment tracker (MLflow) could not be used", "see its server and credentials, or log to files", "https://github.com/mlflow/mlflow: mlflow/exceptions.py", "mlflow.exceptions.MlflowException: API request to https://mlflow.corp/api failed with exception HTTPSConnectionPool(host='mlflow.corp', port=443)"),
