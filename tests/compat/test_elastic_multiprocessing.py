@@ -6,6 +6,7 @@ import multiprocessing.context
 import multiprocessing.forkserver
 import multiprocessing.resource_tracker
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -235,6 +236,27 @@ def work(file):
     child = subprocess.Popen(["setsid", "sleep", "600"], stdin=-3, stdout=-3, stderr=-3)
     os.write(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), f"{child.pid}\\n".encode())
 """
+
+
+def test_who_is_just_beginning_another_program_is_found_a_moment_later(ours, test_mark, monkeypatch, tmp_path, wait_until):
+    """Its environment is empty for that moment: here a `grep` finds nothing when it looks first."""
+    grep, once = tmp_path / "grep", tmp_path / "once"
+    grep.write_text(f'#!/bin/sh\n[ -e {once} ] && exec {shutil.which("grep")} "$@"\n: > {once}\n')
+    grep.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (tmp_path / "below.py").write_text(textwrap.dedent(BELOW))
+    code = f"""
+        import os, sys, time
+        from holdfast.elastic.multiprocessing import DefaultLogsSpecs, start_processes
+        work = ("-c", "import below, time; below.work('pid'); time.sleep(600)")
+        start_processes("x", sys.executable, {{0: work}}, {{0: {{}}}}, DefaultLogsSpecs({str(tmp_path)!r}))
+        while not os.path.exists("pid") or not open("pid").read().endswith("\\n"):
+            time.sleep(0.01)
+        os.kill(os.getpid(), 9)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=tmp_path, timeout=60)
+    wait_until(lambda: not alive(int((tmp_path / "pid").read_text())))
+    assert once.exists()
 
 
 @pytest.mark.parametrize("kind", ["program", "fork", "spawn"])

@@ -58,7 +58,7 @@ class Job:
         master = {"master_addr": "127.0.0.1", "master_port": 1}
         assigned = Assigned(round=1, restart_count=0, group_rank=0, nodes=(), reason="first", **master, **sizes)
         for _ in self.workers.open_logs(assigned) or self.host.wait(NEVER):
-            self.workers.start(assigned)
+            list(self.workers.start(assigned))
         assert self.workers.attempt is not None
         self.logs = [Path(*self.workers.attempt.files(rank)) for rank in range(2)]
         self.logs[0].unlink()
@@ -75,7 +75,7 @@ class Job:
             assert time.monotonic() < deadline, f"{self.out!r}, {self.complaints}"
             for seen in self.host.wait(min(self.workers.due_at, time.monotonic() + 0.1)):
                 self.ended += [one for one in self.workers.understood(seen) if isinstance(one, Ended)]
-            self.workers.due()
+            list(self.workers.due())
 
     def fall_silent(self) -> None:
         """When it is asked for more."""

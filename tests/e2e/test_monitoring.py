@@ -70,7 +70,7 @@ class Ranks:
         self.workers.hold_port()
         for _ in self.workers.open_logs(self.assigned) or self.host.wait(float("inf")):
             """They are open."""
-        self.found += self.monitoring.begin_round(self.assigned, self.workers.start(self.assigned))
+        self.found += self.monitoring.begin_round(self.assigned, list(self.workers.start(self.assigned)))
 
     def _perform(self, actions: Any) -> None:
         for action in actions:

@@ -44,7 +44,8 @@ _BELOW = 1 << 61  # How many marks there are. They have 19 digits each.
 # Schedulers signal every process of a step. Looks again for what was being started meanwhile.
 # (A pid could be reused between grep and kill only if all others were, within milliseconds.)
 # One process that is stuck in the kernel may hold up who reads its environment: then each is read by a grep of its own.
-# One that has ended waits for its parent only (State: Z).
+# One that has ended waits for its parent only (State: Z). One that is just beginning another program shows no environment, and
+# is found a moment later.
 # $0: whose processes. Of a setuid program the first of the numbers is who has started it. $1: limits, or a variable's name.
 _SHELL = """trap '' HUP INT QUIT TERM USR1 USR2
 read -r mark || exit
@@ -83,12 +84,12 @@ gather() {
 [ -z "$group" ] || for first in $(cat /proc/$PPID/task/*/children); do [ "$first" = $$ ] || gather "$first"; done
 read -r _ && exit
 [ -z "$group" ] || { echo 1 >"$group/cgroup.kill"; } 2>/dev/null
-n=0
-while [ $n -lt 50 ]; do
+n=0 none=0
+while [ $n -lt 50 ] && [ $none -lt 2 ]; do
     look
-    [ "$left" ] || break
-    kill -9 $left 2>/dev/null
-    n=$((n + 1))
+    n=$((n + 1)) none=$((none + 1))
+    [ "$left" ] && kill -9 $left 2>/dev/null && none=0
+    [ $none = 0 ] || { [ $file = limits ] && break; sleep 0.1; }
 done
 [ -z "$group" ] || until rmdir "$group" 2>/dev/null || [ $n -gt 99 ]; do n=$((n + 1)); sleep 0.1; done"""
 
