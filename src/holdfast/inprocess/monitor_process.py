@@ -115,6 +115,7 @@ class Monitor:
             self.socket = its
             self._part()
             self._run()
+            self.life = self.store = None  # its port is free before the rank hears that this process ends
         except BaseException:
             log.exception("monitor_process failed")
         finally:

@@ -118,8 +118,7 @@ def split(line: str, speaker: Speaker) -> tuple[Speaker, str]:
         start = _all(text, _take(found, said), said)
     if not start:
         return speaker if not speaker.mark else replace(speaker, mark=""), text
-    said["mark"] = text[: said.pop("until", 0)]
-    said.pop("by", None)
+    said["mark"], _ = text[: said.pop("until", 0)], said.pop("by", None)
     return replace(speaker, **said), text[start:]
 
 
