@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from holdfast.telemetry.record.job_secret import is_shared, shared_secret
+from holdfast.core.errors import UsageError
+from holdfast.telemetry.record import job_secret as module
+from holdfast.telemetry.record.job_secret import is_shared, job_secret, shared_secret
 
 
 @pytest.fixture
@@ -29,6 +32,22 @@ def test_however_many_come_at_once_there_is_one_secret_and_it_is_this_user_s_alo
     (secret,) = found
     assert len(secret) == 64 and [path.name for path in home.iterdir()] == ["secret"]
     assert ((home / "secret").stat().st_mode & 0o777, home.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+def test_a_slow_file_server_is_waited_for_and_one_that_does_not_answer_is_no_reason_to_go_without(monkeypatch, home) -> None:
+    """The other nodes have the secret, and would turn this one away."""
+    monkeypatch.delenv("HOLDFAST_TOKEN", raising=False)
+    answers = threading.Event()
+    monkeypatch.setattr(module, "shared_secret", lambda home: b"secret" if answers.wait(60) else b"")
+    threading.Timer(0.3, answers.set).start()
+    assert job_secret(None, "--token-file", str(home)) == b"secret"
+    answers.clear()
+    monkeypatch.setattr(module, "PATIENCE_S", 0.05)
+    try:
+        with pytest.raises(UsageError, match=r"state has not answered for 0\.05 s"):
+            job_secret(None, "--token-file", str(home))
+    finally:
+        answers.set()
 
 
 def test_a_home_that_is_a_link_into_a_shared_folder_is_shared(home: Path, mounts: str, tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from holdfast.runtime.secrets import secret_in, take_secret
 from holdfast.telemetry.record.io_thread import IoThread
 
 NAME, MOUNTS = "secret", "/proc/self/mountinfo"
+PATIENCE_S = 20.0
+"""How long a file server is waited for at the start: the others would turn a node away that went without the secret."""
 SHARED = frozenset(
     "nfs nfs4 lustre gpfs beegfs ceph fuse.ceph fuse.ceph-fuse glusterfs fuse.glusterfs cifs smb3 afs pvfs2 orangefs panfs "
     "wekafs quobyte fuse.quobyte fuse.juicefs fuse.sshfs fuse.moosefs fuse.mfs ocfs2 gfs2".split()
@@ -31,7 +33,12 @@ def job_secret(path: str | None, flag: str, home: str) -> bytes:
         return secret_in(path, flag)
     if given == b"":
         raise UsageError("HOLDFAST_TOKEN is set but empty", hint="`holdfast token` makes one; unset it to go without")
-    return given or IoThread().value(lambda: shared_secret(home)) or b""
+    thread = IoThread(PATIENCE_S)
+    found = given or thread.value(lambda: shared_secret(home))
+    if thread.is_late:
+        what = f"{home} has not answered for {PATIENCE_S:g} s: whether this job's nodes share a secret there is not known"
+        raise UsageError(what, hint="see its file server, or give each node --token-file FILE or HOLDFAST_TOKEN")
+    return found or b""
 
 
 def shared_secret(home: str, mounts: str = MOUNTS) -> bytes:
