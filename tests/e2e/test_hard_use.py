@@ -350,6 +350,15 @@ os._exit(0 if last else 3)
     assert rss_kb < 1024, "fifty restarts may not cost a megabyte"
 
 
+def test_a_job_whose_ranks_fail_one_after_the_other_at_once_can_be_asked_and_stopped(holdfast, script, wait_until):
+    """What an agent puts off for the sake of ranks that start is done in time, however soon the next ones start."""
+    job = holdfast.start(
+        *("run", "--max-restarts", 100_000, "--backoff", 0, "--rdzv-id", "loop", script("import os; os._exit(3)")),
+    )
+    wait_until(lambda: holdfast("stop", "loop").returncode == 0)
+    assert job.wait().returncode == 1
+
+
 # --- violence ---------------------------------------------------------------------------------------------------------------
 
 

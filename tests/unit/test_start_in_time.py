@@ -73,7 +73,7 @@ def test_the_guardian_knows_of_the_lease_before_the_directories_are_made() -> No
         known.append((lease.until, until))
         raise KeyboardInterrupt
 
-    agent.workers = SimpleNamespace(start=start)  # type: ignore[assignment]
+    agent.workers = SimpleNamespace(start=start, attempt=None)  # type: ignore[assignment]
     with pytest.raises(KeyboardInterrupt):
         agent.perform([StartWorkers(assigned=ASSIGNED)])
     assert known == [(7.0, 7.0)]

@@ -334,11 +334,13 @@ class Agent:
 
     def _start_workers(self, assigned: Assigned, kept: tuple[int, ...]) -> Iterator[Observation]:
         self.lease.show()  # starting them may take longer than the lease lasts: others then go on
+        is_first = self.workers.attempt is None
         started: list[Observation] = []
         for seen in self.workers.start(assigned, self.node.lease_ends, kept):
             started.append(seen)
             yield seen
-        self.settle_at = self.host.now() + SETTLE_S
+        soon = self.host.now() + SETTLE_S
+        self.settle_at = soon if is_first else min(self.settle_at, soon)  # however fast one failure follows another
         yield from self.components.begin_round(assigned, started)
 
     def _answer_or_perform(self, actions: Sequence[Action]) -> None:
