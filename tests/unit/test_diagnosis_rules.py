@@ -100,3 +100,7 @@ def test_the_reference_page_is_made_from_the_tables() -> None:
 
     written = Path(__file__).parents[2] / "docs" / "reference" / "rules.md"
     assert written.read_text() == page(), "run: make reference"
+
+
+def test_a_sample_is_one_line_as_a_row_of_the_page_is() -> None:
+    assert [rule.name for rule in rules_of.load().rules if "\n" in rule.sample] == []
