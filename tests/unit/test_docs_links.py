@@ -26,8 +26,8 @@ MADE = {"docs/benchmarks.md": "make bench"}
 PLACES = ("", "src/holdfast", "docs", "tests")
 """Where a name in these pages may begin."""
 OTHERS_FLAGS = """
-    --cpunodebind --from-literal --kill-each --label --membind --no-deps --output --require-hashes --save-every
-    --sections --steps
+    --bind --checkpoint --cpunodebind --deepspeed --fail-at --from-literal --kill-each --label --launcher --local --membind
+    --multi --no-deps --num --output --require-hashes --save --save-every --sections --steps
 """.split()
 """Flags of other programs and of the examples. Those of our commands are read from their parsers."""
 SLURMS_FLAGS = ("--kill-on-bad-exit", "--multi-prog", "--no-kill", "--nodes", "--ntasks-per-node", "--requeue", "--wait")
@@ -98,7 +98,7 @@ def test_every_page_is_reached_from_the_index(path):
         assert named, f"no line of {folder.relative_to(ROOT)}/index.md links to {path.relative_to(folder)}: add one"
 
 
-@pytest.mark.parametrize("command", [*ASKING, *LAUNCHING, "simulate", "torchrun"])
+@pytest.mark.parametrize("command", [*ASKING, *LAUNCHING, "simulate", "torchrun", "wrap"])
 def test_every_command_has_its_row_in_the_reference(command):
     page = (ROOT / "docs" / "reference" / "commands.md").read_text()
     row = re.search(rf"^\| .*`holdfast {command}\b", page, re.MULTILINE)

@@ -26,6 +26,7 @@ LAUNCHING = {
     "ft_launcher": "the same with the defaults and the membership of NVRx's ft_launcher",
 }
 SIMULATE = "run many simulated nodes with faults, repeatably from a seed, and check that every rule is kept"
+WRAP = "run a tool that calls torchrun (accelerate, deepspeed, …) with Holdfast in torchrun's place"
 TORCHRUN = "PyTorch's own torchrun, which reports its ranks to the daemon at GCP_HOST_DAEMON_PORT"
 ROOMS = {
     "job": "jobs status why incidents diagnose events report stop exclude readmit restart force-leader inject",
@@ -45,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.flush()  # here, where it is known what to do if nobody reads
         return code
     except HoldfastError as error:
-        _complain(f"holdfast {command}: {error}" if command in (*LAUNCHING, *ASKING) else f"holdfast: {error}")
+        _complain(f"holdfast {command}: {error}" if command in (*LAUNCHING, "wrap", *ASKING) else f"holdfast: {error}")
         return error.exit_code
     except BrokenPipeError:  # `holdfast events | head`
         _print_nowhere()
@@ -79,6 +80,10 @@ def _perform(command: str, argv: Sequence[str]) -> int:
         from holdfast.elastic.reporting import torchrun  # only the chosen command is loaded
 
         return torchrun(argv)
+    if command == "wrap":
+        from holdfast.cli.run.wrap import wrap  # only the chosen command is loaded
+
+        return wrap(argv)
     if command == "simulate":
         # Another driver, which nothing imports: it is started here as `python -m holdfast.sim` would start it.
         return int(import_module("holdfast.sim.__main__").main(argv))
@@ -126,7 +131,7 @@ def _about(command: str, rest: Sequence[str]) -> int:
         print(f"holdfast {__version__}")
         return 0
     if command in ("-h", "--help", "help"):
-        if rest and rest[0] in (*LAUNCHING, *ASKING):
+        if rest and rest[0] in (*LAUNCHING, "wrap", *ASKING):
             return main([rest[0], "--help"])
         print(_help())
         return 0
@@ -142,11 +147,12 @@ def _meant(word: str) -> str:
         return f"did you mean `holdfast run {word} …`?"
     if word == "patch":
         return "nothing has to be patched: `holdfast torchrun …` is PyTorch's own torchrun, and reports its ranks"
-    return did_you_mean(word, (*LAUNCHING, *ASKING, "torchrun", "simulate"))
+    return did_you_mean(word, (*LAUNCHING, "wrap", *ASKING, "torchrun", "simulate"))
 
 
 def _help() -> str:
-    lines = {**LAUNCHING, **{name: command_module(name).HELP for name in ASKING}, "torchrun": TORCHRUN, "simulate": SIMULATE}
+    asking = {name: command_module(name).HELP for name in ASKING}
+    lines = {**LAUNCHING, "wrap": WRAP, **asking, "torchrun": TORCHRUN, "simulate": SIMULATE}
     return "\n".join(
         [
             "usage: holdfast COMMAND …",

@@ -1,0 +1,1 @@
+"""What happens in the processes of a tool that `holdfast wrap` started."""
