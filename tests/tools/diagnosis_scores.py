@@ -1,13 +1,14 @@
 """How well are failures diagnosed? `make diagnosis` prints every score with its interval (Wilson, 95 %).
 
 - `unseen`: public failures that were labelled before anything was scored (`kit.logs.failure_causes_unseen`).
+- `fresh`: the next such part (`failure_causes_fresh`).
 - `played`: failures that were played for this, labelled before they were (`kit.logs.failure_causes_played`).
 - `own`: the corpus that rules were written with, by its parts; its scores say that nothing was lost, not what to expect.
 - `left out`: the same, each failure judged without the table of rules, or the vocabulary, that knew it: what to expect of a
   framework or of messages that nobody has written a rule for.
 - `changed`: how many right answers columns, mixed writers, lost parts and wrong clocks cost.
 
-    python tests/tools/diagnosis_scores.py [unseen] [played] [own] [left-out] [changed] [--every N] [--wrong]
+    python tests/tools/diagnosis_scores.py [unseen] [fresh] [played] [own] [left-out] [changed] [--every N] [--wrong]
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).parents[1] / room) for room in ("unit", "")]
 
 from kit.logs import mutations  # noqa: E402
-from kit.logs.failure_causes_unseen import FOLDER, PLAYED, Failure, failures  # noqa: E402
+from kit.logs.failure_causes_unseen import FOLDER, FRESH, PLAYED, Failure, failures  # noqa: E402
 from kit.logs.failure_logs import LAYOUTS, Case, make  # noqa: E402
 from test_diagnosis_corpus import MORE_LAYOUTS, PARTS, SEEDS  # noqa: E402
 
@@ -36,7 +37,7 @@ from holdfast.diagnosis.rule import TABLES, load  # noqa: E402
 from holdfast.diagnosis.terms import FILES, exceptions, of_file  # noqa: E402
 
 SURE = 0.7
-LABELLED = {"unseen": FOLDER, "played": PLAYED}
+LABELLED = {"unseen": FOLDER, "fresh": FRESH, "played": PLAYED}
 Judge = Callable[[str], Finding]
 
 
@@ -165,7 +166,7 @@ def changed(folder: Path, every: int) -> None:
 
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", default=["unseen", "played", "own", "left-out", "changed"])
+    parser.add_argument("what", nargs="*", default=["unseen", "fresh", "played", "own", "left-out", "changed"])
     parser.add_argument("--every", type=int, default=5, metavar="N", help="of the own corpus, every so many logs are looked at")
     parser.add_argument("--wrong", action="store_true", help="say what is wrong, too")
     options = parser.parse_args(argv)

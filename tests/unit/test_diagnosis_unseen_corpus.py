@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kit.logs.failure_causes_unseen import ADVICE, CLASSES, FAULTS, FOLDER, PLAYED, Failure, failures
+from kit.logs.failure_causes_unseen import ADVICE, CLASSES, FAULTS, FOLDER, FRESH, PLAYED, Failure, failures
 
 FAILURES = failures()
 
@@ -27,7 +27,7 @@ def _has_source(one: Failure) -> bool:
     return one.source.startswith(("https://", "http://"))
 
 
-@pytest.mark.parametrize("folder", [FOLDER, PLAYED], ids=["unseen", "played"])
+@pytest.mark.parametrize("folder", [FOLDER, FRESH, PLAYED], ids=["unseen", "fresh", "played"])
 def test_each_has_a_source_and_a_label(folder: Path) -> None:
     wrong = [
         one.name for one in failures(folder)
@@ -38,7 +38,7 @@ def test_each_has_a_source_and_a_label(folder: Path) -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("folder", [FOLDER, PLAYED], ids=["unseen", "played"])
+@pytest.mark.parametrize("folder", [FOLDER, FRESH, PLAYED], ids=["unseen", "fresh", "played"])
 def test_each_has_a_log_and_each_log_its_entry(folder: Path) -> None:
     those = failures(folder)
     assert sorted(one.path for one in those) == sorted((folder / "logs").iterdir())

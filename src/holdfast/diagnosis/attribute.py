@@ -166,13 +166,19 @@ def _finding(alike: Sequence[Sighting], places: Places) -> Finding:
         rank=rank,
         node=node,
         everywhere=everywhere,
-        action=one.rule.action,
+        action=_action(one, everywhere),
         advice=one.rule.advice,
         sentence=sentence,
         likely=one.rule.likely,
         evidence=tuple(_quotes(one, evidence, rank)),
         effects=tuple(_effects(one, evidence)),
     )
+
+
+def _action(one: Sighting, everywhere: bool) -> Action:
+    """What is advised. A network that fails all ranks alike is mostly set up wrongly: a restart would meet it again."""
+    alike = everywhere and one.rule.kind == Class.FABRIC and one.rule.action == Action.RESTART
+    return Action.ASK if alike else one.rule.action
 
 
 def _is_everywhere(one: Sighting, writers: set[object], places: Places) -> bool:

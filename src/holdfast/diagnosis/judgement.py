@@ -24,9 +24,10 @@ NEAR = 8  # Frames, from the innermost, that are looked at.
 OF_TERM = 1.6  # What a term speaks for its class, by what the exception's name does.
 OF_WORDS = 0.4  # What words in general speak, where a term says why.
 OF_FRAMES = 0.8
-USERS, TORCHS, VERSIONS = 0.9, 0.4, 1.6
+USERS, TORCHS, VERSIONS = 0.9, 0.4, 2.8
 """What speaks for the script where the user's own file raised, or torch; for the installation where one library has called
 another one as it was, or will be, in another version."""
+IN_LIBRARY = 0.4  # What an exception that most often is the script's speaks, where a library raised it.
 STRONG = 1.6  # What an exception that is most often an effect must have of other signs to be more.
 
 EXCEPTION = re.compile(
@@ -36,7 +37,8 @@ EXCEPTION = re.compile(
 )
 CARRIER = re.compile(
     r"(?:terminated with exception|what\(\)|[Cc]aused by|because of the following error(?: \(look up to see its traceback\))?"
-    r"|[Cc]aught (?:an )?exception(?: in \S+)?|raised an (?:error|exception)|failed with (?:the )?(?:error|exception)"
+    r"|[Cc]aught (?:an )?exception(?: in \S+)?|[Ff]ail(?:ed|ure) [Rr]eason"
+    r"|raised an (?:error|exception)|failed with (?:the )?(?:error|exception)"
     r"|got (?:error|exception)|terminate called after throwing an instance of '[^']+'|Uncaught exception|Unhandled exception"
     r"|exited with error|[Ee]rror message)(?::|\s)\s*(?P<inner>\S.*)",
     re.DOTALL,
@@ -50,6 +52,8 @@ _OF_CALLS = ("TypeError", "AttributeError", "ImportError", "NameError")
 _OF_VERSIONS = re.compile(
     r"unexpected keyword argument|has no attribute|missing \d+ required|takes \d+ positional|cannot import name"
 )
+
+_OF_PYTHONS_OWN = re.compile(r"'(?:NoneType|str|int|float|bool|list|dict|tuple|set|bytes|function|generator|ellipsis)' object")
 
 HELPS = {
     Class.USER_CODE: "fix the script at the line that its traceback names",
@@ -92,17 +96,23 @@ class Judged(Value):
 
 def judged(text: str, terms: Sequence[Term], frames: Sequence[Frame], *, is_raised: bool) -> Judged | None:
     """What the line means. `terms`: those in it; `is_raised`: it is the end of a traceback. None: nothing."""
-    found = _exception_in(text)
+    found = _innermost(text)
     known = _of_exception(found, is_raised=is_raised) if found is not None else None
     if known is None and not is_raised:
         return _plain(text, terms)
     name, words = (found["name"], found["said"] or "") if found is not None else ("", text)
-    causes = [term for term in terms if term.depth > EFFECT]
+    causes = _causes(terms)
     weights = _weighed(terms, known, causes, words, frames, name)
-    effects = [term for term in (*terms, *([known] if known else ())) if term.depth == EFFECT]
-    if effects and not causes and (not is_raised or max(weights.values(), default=0.0) < STRONG):
-        return Judged(term=effects[0])
+    effect = next((term for term in (*terms, *([known] if known else ())) if term.depth == EFFECT), None)
+    if effect is not None and not causes and (not is_raised or max(weights.values(), default=0.0) < STRONG):
+        return Judged(term=effect)
     return _likeliest(weights, known, causes) if weights else None
+
+
+def _causes(terms: Sequence[Term]) -> list[Term]:
+    """Those that say why. What the system says of a call counts where nothing says which call that was."""
+    causes = [term for term in terms if term.depth > EFFECT]
+    return [term for term in causes if not term.name.startswith("errno-")] or causes
 
 
 def guessed(text: str) -> Judged | None:
@@ -144,6 +154,17 @@ def _exception_in(text: str) -> re.Match[str] | None:
     return found
 
 
+def _innermost(text: str) -> re.Match[str] | None:
+    """The exception that the line ends with, where one that nobody knows hands on another one's words."""
+    found = _exception_in(text)
+    while found is not None and found["name"] not in exceptions() and found["said"]:
+        inner = _exception_in(found["said"])
+        if inner is None or inner["name"] not in exceptions():
+            break
+        found = inner
+    return found
+
+
 def _of_exception(found: re.Match[str], *, is_raised: bool) -> Term | None:
     """What the exception's class means by itself."""
     known, name = exceptions(), found["name"]
@@ -168,12 +189,20 @@ def _weighed(
     weights: dict[Class, float] = {}
     signs_of = [(term.kind, OF_TERM * _logit(term.sure)) for term in causes]
     if known is not None and known.depth > EFFECT:
-        signs_of.append((known.kind, _logit(known.sure)))
+        general = known.kind == Class.USER_CODE and known.name != "python-config"
+        of_library = general and _raised_by(frames) not in ("", "torch")
+        signs_of.append((known.kind, _logit(known.sure) * (IN_LIBRARY if of_library else 1.0)))
     share = OF_WORDS if causes else 1.0
     signs_of += [(kind, weight * share) for kind, weight in (*_of_words(words), *_of_frames(frames, words, name, known))]
     for kind, weight in signs_of:
         weights[kind] = weights.get(kind, 0.0) + weight
     return weights
+
+
+def _raised_by(frames: Sequence[Frame]) -> str:
+    """The package whose code raised it; empty: the user's, or nobody knows."""
+    outside = [frame.library for frame in frames[-NEAR:] if frame.library != "-"]
+    return outside[-1] if outside else ""
 
 
 def _of_words(words: str) -> Iterator[tuple[Class, float]]:
@@ -192,10 +221,9 @@ def _of_frames(frames: Sequence[Frame], words: str, name: str, known: Term | Non
     outside = [frame.library for frame in inner if frame.library != "-"]
     if not outside:
         return
-    caller = next((one for one in reversed(outside) if one != outside[-1]), "")
     if not outside[-1] and (known is None or known.kind == Class.USER_CODE):
         yield Class.USER_CODE, USERS
-    elif caller and name in _OF_CALLS and _OF_VERSIONS.search(words):
+    elif outside[-1] and name in _OF_CALLS and _OF_VERSIONS.search(words) and not _OF_PYTHONS_OWN.search(words):
         yield Class.ENVIRONMENT, VERSIONS
     elif outside[-1] == "torch":
         yield Class.USER_CODE, TORCHS

@@ -15,6 +15,8 @@ from holdfast.diagnosis.tables import SYMPTOM
 BESIDE = (Class.GPU, Class.USER_CODE, Class.FRAMEWORK)
 """Classes of what a rank may complain of when something below it broke; and the same class as that."""
 
+MOST_LOCAL = 8  # Ranks that a node has, at most, where nobody says how many.
+
 _DEVICE = re.compile(r"(?:\bGPU |\bcuda:|\bXPU )([1-9]\d?)\b")
 
 
@@ -25,6 +27,7 @@ class Places:
         self.nodes: dict[int, str] = {}
         self.locals: dict[tuple[str, int], int] = {}
         self.pids: dict[tuple[str, int], int] = {}
+        self.lowest = min(evidence.ranks, default=0)
         everybody: list[End | Sighting] = [*evidence.ends, *evidence.sightings]
         self.several = len({one.node for one in everybody if one.node}) > 1
         for one in everybody:
@@ -79,8 +82,8 @@ class Places:
         at = {rank for (node, local), rank in self.locals.items() if local == one.local and one.node in ("", node)}
         if len(at) == 1:
             return at.pop()
-        if not self.several:  # one node: a local rank is a rank
-            return one.local
+        if not self.several:  # one node: a local rank is a rank, unless those that speak are all of a later node
+            return None if self.lowest >= MOST_LOCAL > one.local else one.local
         return self._in_order(one.node, one.local)
 
     def _in_order(self, node: str, local: int) -> int | None:

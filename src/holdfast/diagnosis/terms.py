@@ -17,7 +17,7 @@ from holdfast.core.value import Value
 from holdfast.diagnosis.tables import DEPTHS
 
 FOLDER = os.path.join(os.path.dirname(__file__), "vocabulary")
-FILES = ("cuda", "libraries", "nccl", "cann", "ibverbs", "linux", "cluster", "rpc", "loader", "web")
+FILES = ("cuda", "libraries", "nccl", "cann", "devices", "mpi", "ibverbs", "linux", "cluster", "rpc", "loader", "web")
 
 _WORD = re.compile(r"[A-Za-z]\w*(?:[A-Z_]\w*)+:? ?")  # Of such a shape is a name, and no ordinary word.
 

@@ -26,7 +26,7 @@ CAUSES: list[tuple[str, str, str]] = [
     ("data", "one", TRACE + "FloatingPointError: invalid value (nan) encountered in jit(train_step)"),
     ("data", "one", TRACE + "AssertionError: Rank {rank}: found NaN in local forward loss calculation. Device: {local}, node: {node}"),
     ("data", "one", TRACE + "pyarrow.lib.ArrowInvalid: Not an Arrow file"),
-    ("oom-host", "one", "OpenBLAS blas_thread_init: pthread_create failed for thread {n}1 of 64: Resource temporarily unavailable\nOpenBLAS blas_thread_init: RLIMIT_NPROC 4096 current, 4096 max"),
+    ("environment", "one", "OpenBLAS blas_thread_init: pthread_create failed for thread {n}1 of 64: Resource temporarily unavailable\nOpenBLAS blas_thread_init: RLIMIT_NPROC 4096 current, 4096 max"),
     ("oom-host", "one", "libgomp: Thread creation failed: Resource temporarily unavailable"),
     ("oom-host", "one", "@kernel Memory cgroup out of memory: Killed process {pid} (python3) total-vm:{n}1234567kB, anon-rss:98765432kB, file-rss:0kB, shmem-rss:81920kB, UID:1000 pgtables:210000kB oom_score_adj:0"),
     ("oom-host", "one", "@job mpirun noticed that process rank {rank} with PID {pid} on node {node} exited on signal 9 (Killed)."),

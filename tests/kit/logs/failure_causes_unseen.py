@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 FOLDER = Path(__file__).with_suffix("")
+FRESH = FOLDER.with_name("failure_causes_fresh")
+"""The next such part, of November 2026: collected and labelled by people who did not know the rules."""
+
 PLAYED = FOLDER.with_name("failure_causes_played")
 """Failures that were played for this, each by a script that is kept beside its log."""
 

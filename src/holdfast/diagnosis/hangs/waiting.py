@@ -124,10 +124,13 @@ def _lost_node(peer: str, evidence: Evidence) -> Finding | None:
     if node in ("127.0.0.1", "localhost", "::1"):
         return None  # a process of one host
     speaking = {one.node for one in evidence.sightings} | {end.node for end in evidence.ends}
+    about = _about(peer, evidence)
+    if len(speaking - {""}) < 2 and len({one.rank for one in about}) < 2:
+        return None  # its only witness may have been on the same host
     if node in speaking or any(one.rule.depth > EFFECT for one in evidence.sightings):
         return None
     says = f"node {node} was lost: others' connections to it broke, and it has said nothing"
-    return _found(Class.NODE_LOST, 0.55, (), _about(peer, evidence), says, "see that node's own log", node=node)
+    return _found(Class.NODE_LOST, 0.55, (), about, says, "see that node's own log", node=node)
 
 
 def _about(peer: str, evidence: Evidence) -> list[Sighting]:

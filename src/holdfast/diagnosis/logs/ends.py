@@ -22,7 +22,7 @@ WORDS = (
     "Root Cause (first observed failure)", "Other Failures:", "host      :", "rank      :", "exitcode  :",
     "failed (exitcode:", "srun: error: ", " was killed by SIG", " exited with code ", " noticed that process rank ",
     " died from signal ", "Process name: [", "Exit code:  ", "Exit Code:  ", " exits with return code = ", ") world_rank=",
-    " with exit code ", " returned non-zero exit status ", " died with <Signals.", " terminated with signal SIG",
+    "-- Process ", " with exit code ", " returned non-zero exit status ", " died with <Signals.", " terminated with signal SIG",
 )  # fmt: skip
 """One of these is in every line that is read here."""
 
@@ -33,6 +33,7 @@ _FIELD = re.compile(r"^ +(host|rank|exitcode) +: (\S+)(?: \((?:local_rank|pid): 
 _NAME = re.compile(r"^ *Process name: \[(?:\[\d+,\d+\]|[\w.-]+@\d+),(\d+)\]")
 _CODE = re.compile(r"^ *Exit [cC]ode: +(\d+)$")
 _RAY = re.compile(r"\((?:node_id=\w+, )?ip=([\w.:-]+), pid=(\d+)\) world_rank=(\d+), local_rank=(\d+)")
+_SPAWNED = re.compile(r"^-- Process (\d+) terminated with the following error:")  # torch.multiprocessing's, above a traceback.
 _MPI = re.compile(
     r"(?:mpirun|mpiexec|orterun|prterun|prun) noticed that process rank (?P<rank>\d+) with PID (?P<pid>\d+) "
     r"on node (?P<node>\S+) exited on signal (?P<signal>\d+)"
@@ -67,6 +68,7 @@ class Box:
         self._fields: dict[str, tuple[str, str | None]] = {}
         self.hosts: dict[str, str] = {}  # Hosts by what else their lines call them.
         self.pids: dict[tuple[str, int], int] = {}  # Ranks by node and pid.
+        self.spawned: int | None = None  # Whose traceback follows, where its parent shows it.
 
     def read(self, text: str, speaker: Speaker, line: int) -> End | None:
         """The end that a line tells of, or completes."""
@@ -78,6 +80,8 @@ class Box:
             self._fields = {"process": (found[1], None)}
         elif found := _CODE.match(text):
             return self._code(int(found[1]), speaker, line)
+        elif found := _SPAWNED.match(text):
+            self.spawned = int(found[1])
         elif found := _RAY.search(text):
             self.pids[found[1], int(found[2])] = int(found[3])
         else:

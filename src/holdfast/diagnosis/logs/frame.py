@@ -38,6 +38,7 @@ _RANKED = re.compile(r"(?i)(?:global_?)?(?:rank|task|proc(?:ess)?|replica)[-_=: 
 _ONLY_DIGITS = re.compile(r"\W*(\d{1,5})\W*$")
 _LOCAL = re.compile(r"\[default([1-9]\d*)\]|\blocal_rank[=: ]+([1-9]\d*)|^\S+:\d+:\d+ \[([1-9]\d*)\]|--local_rank=([1-9]\d*)")
 _NAMED = re.compile(r"[-_./@=\d]")
+_PROGRAM = re.compile(r"[\w./@-]+\[\d+\]:?")  # syslog's: a program and its pid, on the host that stands before.
 _POD = re.compile(r"pod/([\w.-]+)")
 _LEAD = re.compile(r"(?:master|chief)(?:-\d+)?(?:-|$)")
 
@@ -100,7 +101,8 @@ class Frame(Value):
         rank, node, local = speaker.rank, speaker.node, speaker.local
         if rank is None:
             rank = self._rank_of(writer, name)
-        if not self.alone and not node and not _ONLY_DIGITS.match(name) and not _RANKED.fullmatch(name):
+        is_node = not (_PROGRAM.fullmatch(name) or _ONLY_DIGITS.match(name) or _RANKED.fullmatch(name))
+        if not self.alone and not node and is_node:
             node = name.split("[")[0].rstrip(":")
         return replace(speaker, rank=rank, node=node, local=local, at=when)
 
@@ -123,6 +125,8 @@ class Frame(Value):
         except ValueError:
             return self._inner(speaker, line, speaker, "")
         text = _first(said, TEXT_KEYS)
+        if text is None and isinstance(said, dict):  # a cloud's: the program's own record stands within
+            text = next((found for one in said.values() if (found := _first(one, TEXT_KEYS)) is not None), None)
         if not isinstance(said, dict) or text is None:
             return self._inner(speaker, line, speaker, "")
         flat = {**said, **{key: value for one in said.values() if isinstance(one, dict) for key, value in one.items()}}

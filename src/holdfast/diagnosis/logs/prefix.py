@@ -5,6 +5,7 @@ n7:4711:4712 [3] …                                NCCL: host, pid, thread, loc
 Nov 21 12:00:00 n7 kernel: …   [4711.123] …       syslog, the kernel's own
 [pod/train-3/main] …   2026-11-21T12:00:00Z …     kubectl, and times of all kinds
 [1,3]<stderr>:…   (Worker pid=4711, ip=10.0.0.7) …   trainer/0 [1]:…      mpirun's tags · Ray · torchx (a local rank)
+(head, rank=0, pid=4711) …                        SkyPilot: a node, by its name and number
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ _TEE = re.compile(r"\[[A-Za-z_][\w-]*?(?P<local>\d+)\]: ?")
 _PLACE = re.compile(r"\[(?P<local>\d{1,3})\]: ?")
 _MPI = re.compile(r"\[(?:[\w.-]+@)?\d+,(?:mpirank:)?(?P<rank>\d+)(?:,[\w.-]+)?\]<std(?:out|err|diag)>: ?")
 _RAY = re.compile(r"\((?:[\w.<>:-]+ )?pid=(?P<pid>\d+)(?:, ip=(?P<node>[\w.:-]+))?\) ")
+_VLLM = re.compile(r"\(Worker(?:_DP0)?(?:_PP0)?_TP(?P<rank>\d+)(?:_EP\d+)? pid=(?P<pid>\d+)\) ")
+_SGLANG = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: DP0)?(?: PP0)? TP(?P<rank>\d+)(?: EP\d+)?\] ")
+"""Where ranks differ by their place in tensor parallelism only, that is their rank."""
+_SKY = re.compile(r"\((?P<node>[\w.-]+), rank=\d+, pid=(?P<pid>\d+)(?:, ip=[\w.:]+)?\) ")
 _TORCHX = re.compile(r"(?P<node>[a-z][\w.]*/\d+) (?=\[|[A-Z ]|[\w.]+(?:Error|Exception)\b)")
 _NCCL = re.compile(r"(?P<node>[A-Za-z0-9][\w.-]*):(?P<pid>\d+):\d+ \[(?P<local>\d+)\] ")
 _POD = re.compile(r"\[pod/(?P<node>[\w.-]+?)/[\w.-]+\] ?")
@@ -72,7 +77,7 @@ _RELAYED = re.compile(
 )
 """Of a process whose output another one prints; vLLM's, of each line of a traceback."""
 _HOST = re.compile(
-    r"(?P<node>[A-Za-z][\w.-]*?\d[\w.-]*|(?:\d{1,3}\.){3}\d{1,3}): +"
+    r"(?![A-Z]{1,4}\d{4}:)(?P<node>[A-Za-z][\w.-]*?\d[\w.-]*|(?:\d{1,3}\.){3}\d{1,3}): +"
     r"(?=NVRM|\[|srun|slurmstepd|kernel|Traceback|[A-Z]|[\w.]+(?:Error|Exception)\b|[\w.-]+:\d+:\d+ \[)"
 )
 
@@ -175,14 +180,14 @@ def _one(text: str, at: int, said: Said) -> int:
 
 def is_own(text: str, at: int) -> bool:
     """Whether a launcher's or a library's own mark stands there, which names who writes."""
-    return any(pattern.match(text, at) for pattern in (_RANK, _NCCL, _MPI, _RAY, _TEE, _LABEL, _TORCHX, _PLACE))
+    return any(pattern.match(text, at) for pattern in _OWN)
 
 
 Said = dict[str, Any]
 """Fields of a `Speaker`, as far as prefixes tell them; `until`: where what names the writer ends; `by`: the last that told."""
 
 _ANYWHERE = (
-    *(_RANK, _NCCL, _LABEL, _MPI, _RAY, _TEE, _POD),
+    *(_RANK, _NCCL, _LABEL, _MPI, _VLLM, _SGLANG, _RAY, _SKY, _TEE, _POD),
     *(_ISO, _GLOG, _SYSLOG, _DMESG, _KERNEL, _TF, _CRI, _RELAYED, _CLOCK_ONLY),
 )
 """Prefixes that may follow one another; the first that matches counts."""
@@ -190,7 +195,9 @@ _ANYWHERE = (
 FAR, MOST_COLUMNS = 120, 4
 _FAR_RANK = re.compile(r"\[rank[ =]?(?P<rank>\d+)\]:? ?(?:\|\| ?)?(?:\[[IWEF]\d* ?[^\]]*\] )?")
 
-_WRITERS = (_FAR_RANK, _RANK, _LABEL, _MPI, _RAY, _TEE, _POD, _HOST, _TORCHX, _PLACE)  # Prefixes that name the line's writer.
+_SERVERS = (_VLLM, _SGLANG, _RAY, _SKY)
+_OWN = (_RANK, _NCCL, _MPI, *_SERVERS, _TEE, _LABEL, _TORCHX, _PLACE)  # A launcher's or a library's own marks.
+_WRITERS = (_FAR_RANK, _RANK, _LABEL, _MPI, *_SERVERS, _TEE, _POD, _HOST, _TORCHX, _PLACE)  # Those that name the line's writer.
 
 
 def _take(found: re.Match[str], said: Said) -> int:

@@ -7,19 +7,22 @@ shape has a word are read.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from holdfast.core.value import fields_of, replace
 from holdfast.diagnosis.evidence import End, Sighting, writer
+from holdfast.diagnosis.judgement import EXCEPTION
 from holdfast.diagnosis.judgement import Frame as Call
 from holdfast.diagnosis.logs import ends
 from holdfast.diagnosis.logs.aftermath import SEARCHED, followed
 from holdfast.diagnosis.logs.frame import SAMPLE, Frame, learn
 from holdfast.diagnosis.logs.prefix import Speaker, index
 from holdfast.diagnosis.logs.sieve import Sieve
-from holdfast.diagnosis.meaning import TRACEBACK, Meanings
+from holdfast.diagnosis.meaning import TRACEBACK, Meaning, Meanings
 from holdfast.diagnosis.rule import Rule, Rules
 from holdfast.diagnosis.tables import CAUSE, EFFECT, MACHINE, SYMPTOM
 
@@ -50,11 +53,36 @@ _RECORD = re.compile(r"\b(?:ERROR|CRITICAL)\b")
 _WARNING = re.compile(r"\bW\d{4} \d\d:\d\d")
 """Before a line of what its program goes on after: glog's, as torch writes it. Above a traceback it stands by chance."""
 
+_INFORMS = re.compile(r"(?:^|[\[( ])I\d{3,4} \d\d:\d\d:|(?:^|[\[ ])I \S+\.(?:cc|cpp|cu|h|py):\d+\]|\b(?:INFO|DEBUG)\b")
+"""Before a line that tells of no failure, as its program says itself: glog's, TensorFlow's and Python's levels."""
+
+_HANDED_ON = re.compile(r"\w+: Caught \w+ in (?:DataLoader worker process|replica|pin memory thread)\b")
+"""The error of a worker that torch raises again: the worker's own traceback follows, and says it better."""
+
+_BOX = re.compile(r"[│╭┃┏|] *(?P<path>[^ │┃]*):\d+ in (?P<function>\S+)")
+_BOXED = "│╭╰┃┏┗"  # What the lines of a traceback begin with that rich, typer or lightning draws as a box.
+
+HANDED_ON = 4  # Lines after an exception that ends with a colon in which the one that it hands on may stand.
+
 LAST = 200  # Lines of a log's end that are looked at, where nothing in it is known.
 FRAMES = 300  # Lines, others' included, that a traceback may have.
 _FRAME = re.compile(r'  File "([^"]*)", line \d+(?:, in (.*))?')
 
 DIGITS = b"0123456789"
+
+
+class Raised(NamedTuple):
+    """What is known of a traceback when its last line is read."""
+
+    frames: list[Call]
+    teller: Speaker | None  # Who raised it, where only its first line says so.
+    columns: re.Pattern[str] | None  # What else stands before its lines: columns that `frame` did not find.
+
+    def spoken(self, speaker: Speaker, text: str) -> tuple[Speaker, str]:
+        """(who wrote its last line, what it says)."""
+        found = self.columns.match(text) if self.columns is not None else None
+        who = speaker if self.teller is None else replace(self.teller, mark=speaker.mark)
+        return who, text if found is None else text[found.end() :]
 
 
 class Log:
@@ -72,7 +100,7 @@ class Log:
         self.writers: set[object] = set(self.ranks)
         self.places: dict[object, int] = {}  # Ranks of writers whose other lines only say their place on a node.
         self.alike: dict[bytes, int] = {}  # Lines that were read, by shape.
-        self.raised: dict[int, list[Call]] = {}  # By line that ends a traceback: the traceback's frames.
+        self.raised: dict[int, Raised] = {}  # By line that ends a traceback.
         self._pod, self._pod_line = speaker, -POD  # Whom `kubectl describe pod` describes, and since which line.
 
     def read_up_to(self, line: int) -> None:
@@ -89,6 +117,8 @@ class Log:
             self.speaker.pid,
         ):
             speaker = self._described(text, number, speaker)
+            if speaker.rank is None and speaker.local is None and self.box.spawned is not None:
+                speaker = replace(speaker, local=self.box.spawned)
         elif speaker.rank is None and speaker.pid is not None:
             process = speaker.node, speaker.pid
             speaker = replace(speaker, rank=self.box.pids.get(process, self.frame.pids.get(process)))
@@ -243,21 +273,24 @@ class Scanner:
         self, log: Log, wanted: Mapping[bytes, list[str]], lines: list[bytes], shapes: list[bytes], here: int, offset: int
     ) -> None:
         """Find the end of the traceback that begins in the line `here`, and its frames; read it, if it has no word."""
-        speaker, _ = log.frame.split(_decoded(lines[here]), log.speaker)
+        speaker, header = log.frame.split(_decoded(lines[here]), log.speaker)
+        before = _before(header.partition(TRACEBACK)[0])
         frames: list[Call] = []
         at = offset + len(lines[here]) + 1
+        own, teller = (speaker.rank, speaker.local, speaker.mark), None
+        below, first = log.frame.split(_decoded(lines[here + 1]) if here + 1 < len(lines) else "", log.speaker)
+        if below.mark == "" and speaker.mark and _FRAME.match(first):  # a logger has marked the first line of its record only
+            own, teller = (below.rank, below.local, below.mark), speaker
         for number in range(here + 1, min(len(lines), here + FRAMES)):
             who, text = log.frame.split(_decoded(lines[number]), log.speaker)
-            if (who.rank, who.local, who.mark) == (speaker.rank, speaker.local, speaker.mark):
-                if (found := _FRAME.match(text)) is not None:
-                    frames.append(Call(path=found[1], function=found[2] or ""))
-                elif text.startswith("    ") and frames and not frames[-1].source:
-                    frames[-1] = replace(frames[-1], source=text.strip())
-                elif text and not text.startswith(" "):
-                    log.raised[log.lines + number + 1] = frames
-                    if shapes[number] not in wanted:
-                        self._line(log, [], lines, number, at)
-                    return
+            if before is not None and (found := before.match(text)) is not None:
+                text = text[found.end() :]
+            is_own = (who.rank, who.local, who.mark) == own
+            if is_own and not _is_frame(text, frames) and text and not text.startswith(" "):
+                log.raised[log.lines + number + 1] = Raised(frames, teller, before)
+                if shapes[number] not in wanted:
+                    self._line(log, [], lines, number, at)
+                return
             at += len(lines[number]) + 1
 
     def _line(self, log: Log, words: list[str], lines: list[bytes], here: int, offset: int) -> None:
@@ -265,14 +298,15 @@ class Scanner:
         number = log.lines + here + 1
         line = lines[here].rstrip(b"\r").rpartition(b"\r")[2][:LONGEST].decode("utf-8", "replace")
         speaker, text = log.spoken(line, number)
+        raised = log.raised.pop(number, None)
+        if raised is not None:
+            speaker, text = raised.spoken(speaker, text)
         log.hear(speaker, text, number)
-        frames = log.raised.pop(number, None)
-        best = self.meanings.best(text, words, frames or (), is_raised=frames is not None)
+        further = functools.partial(_further, log, lines, here + 1, speaker)
+        best = self._meaning(text, words, raised, line.removesuffix(text), further)
         if best is None:
             return
         rule, found = best
-        if "\\n" in rule.pattern:
-            found = self.rules.match(rule, "\n".join((text, *_further(log, lines, here + 1, speaker)))) or found
         said = _groups(found)
         meant = _meant(rule, said, text, speaker)
         key = _key(rule, meant, said.get("what", ""))
@@ -282,10 +316,50 @@ class Scanner:
         if known is not None and not known.logged:
             return  # the same again: of a flood each line comes here
         caught = _may_be_caught(rule, before)
-        warned = caught and _is_warned_of(line.removesuffix(text), frames)
+        warned = caught and raised is not None and _WARNING.search(line.removesuffix(text)) is not None
         logged = warned or (caught and _was_logged(log, lines[max(0, here - ABOVE) : here], speaker))
         seen = known or _sighting(rule, said, meant, text, log.source, number, offset)
         log.sightings[key] = replace(seen, logged=logged, recovered=warned or (logged and seen.recovered))
+
+
+    def _meaning(
+        self, text: str, words: list[str], raised: Raised | None, head: str, further: Callable[[], list[str]]
+    ) -> Meaning | None:
+        """What a line means. `head`: what stands before its text; `further`: the lines after it."""
+        if _HANDED_ON.match(text) or (raised is not None and text.rstrip().endswith(":") and _tells_more(further())):
+            return None
+        best = self.meanings.best(text, words, raised.frames if raised is not None else (), is_raised=raised is not None)
+        if best is None or (raised is None and best[0].depth in (SYMPTOM, CAUSE) and _INFORMS.search(head)):
+            return None
+        rule, found = best
+        if "\\n" in rule.pattern:
+            found = self.rules.match(rule, "\n".join((text, *further()))) or found
+        return rule, found
+
+
+def _is_frame(text: str, frames: list[Call]) -> bool:
+    """Whether the line is one of a traceback's frames, which is added, or what belongs to one."""
+    if (found := _FRAME.match(text)) is not None:
+        frames.append(Call(path=found[1], function=found[2] or ""))
+        return True
+    if text.startswith("    ") and frames and not frames[-1].source:
+        frames[-1] = replace(frames[-1], source=text.strip())
+        return True
+    if boxed := text[:1] in _BOXED and bool(text):
+        frames += [Call(path=found["path"], function=found["function"])] if (found := _BOX.match(text)) is not None else []
+    return boxed
+
+
+def _before(head: str) -> re.Pattern[str] | None:
+    """What stands before each line of a traceback in whose first line `head` does. None: nothing, or it is drawn as a box."""
+    if not head.strip() or head[0] in _BOXED:
+        return None
+    return re.compile(re.sub(r"\d+", r"\\d+", re.escape(head)))
+
+
+def _tells_more(further: list[str]) -> bool:
+    """Whether lines after an exception that ends with a colon begin with the exception that it hands on."""
+    return any(EXCEPTION.match(one) for one in further[:HANDED_ON])
 
 
 def _groups(found: re.Match[str]) -> dict[str, str]:
@@ -306,11 +380,6 @@ def _is_survived(before: Sighting | None, rule: Rule, number: int) -> bool:
 def _may_be_caught(rule: Rule, before: Sighting | None) -> bool:
     """Whether such a message may be of an error that its program has caught, as far as the same ones `before` tell."""
     return rule.depth in (SYMPTOM, CAUSE) and (before is None or before.logged)
-
-
-def _is_warned_of(head: str, frames: list[Call] | None) -> bool:
-    """Whether a traceback, whose lines begin with `head`, is told as what its program goes on after."""
-    return frames is not None and _WARNING.search(head) is not None
 
 
 def _sighting(
