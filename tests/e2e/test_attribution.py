@@ -98,6 +98,15 @@ def test_only_logs_below_the_root_are_read(service: Callable[..., str], tmp_path
     assert ask(url, "/logs", b"no json")[0] == 400
 
 
+def test_a_link_that_takes_a_submitted_log_s_place_is_not_read(service: Callable[..., str], tmp_path: Path) -> None:
+    url, log, secret = service(), tmp_path / "logs" / "later.log", tmp_path / "secret.log"
+    secret.write_text(MISSING)
+    assert ask(url, "/logs", {"log_path": str(log)})[0] == 200
+    log.symlink_to(secret)
+    asked = [ask(url, f"/logs?log_path={log}&wait=false") for _ in range(3) if not time.sleep(0.3)]
+    assert all(status == 403 or "recommendation" not in said for status, said in asked), asked
+
+
 def test_a_log_is_told_of_before_it_is_written_and_judged_once_it_is(service: Callable[..., str], tmp_path: Path) -> None:
     """As NVRx's launcher does at the beginning of each cycle."""
     url, log, other = service(), tmp_path / "logs" / "job_cycle0.log", tmp_path / "logs" / "other.log"

@@ -320,6 +320,22 @@ def test_why_tells_each_decision_with_its_reason(agent: Make, holdfast_says: Say
     assert holdfast_says("why", "--json").json()[0]["reason"] == REASON
 
 
+def test_a_job_that_failed_without_a_failed_rank_is_told_as_failed(agent: Make, holdfast_says: Say) -> None:
+    reason = "1 of 2 nodes came within 5 s\n  hint: raise join_timeout"
+    agent("train").started().saw(JobEnded(outcome="failed", exit_code=1, reason=reason)).leave()
+    said = holdfast_says("incidents").out
+    assert said.startswith("no rank has failed in job train, but the job has: 1 of 2 nodes came within 5 s")
+    assert "but the job has: 1 of 2 nodes" in holdfast_says("diagnose").err
+    why = holdfast_says("why").out
+    assert "\\n" not in why and "5 s hint: raise join_timeout" in why
+
+
+def test_a_path_that_is_not_there_is_no_job(agent: Make, holdfast_says: Say) -> None:
+    agent("train").started()
+    assert "there is no file logs/rank0.log" in holdfast_says("diagnose", "logs/rank0.log").err
+    assert "there is no file nofile.log" in holdfast_says("diagnose", "nofile.log").err
+
+
 def test_why_says_on_a_node_that_decided_nothing_what_it_was_told_and_by_whom(agent: Make, holdfast_says: Say) -> None:
     follower = agent("train", "n2").started()
     follower.saw(JoinRequested(round=1, backend="embedded", endpoint="n1:29400")).life(1, 0, ("n1", "n2"), 1, "first round")

@@ -14,6 +14,7 @@ import pytest
 from kit.neighbours import NOBODY, as_nobody, beside
 from kit.ports import port_of
 
+from holdfast.agent.logs.nonblocking_writer import open_log
 from holdfast.core.errors import UsageError
 from holdfast.core.wire.google_wire import METHODS, SERVICE
 from holdfast.elastic.multiprocessing.subprocess_handler.subprocess_handler import SubprocessHandler
@@ -286,6 +287,47 @@ try:
 except ConnectionError:
     pass
 """
+
+
+ANSWERS = """
+import json, socket
+server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+print("up", flush=True)
+hello = json.dumps({"holdfast": 4, "nonce": "00" * 16}).encode()
+while True:
+    link, _ = server.accept()
+    link.sendall(len(hello).to_bytes(4, "big") + hello)
+"""
+
+
+@pytest.mark.root
+def test_an_agent_without_a_token_proves_nothing_to_another_user_who_has_the_endpoint(holdfast, script, free_port, wait_until):
+    with beside("import sys" + ANSWERS, free_port):
+        where = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port}", "--rdzv-conf", "is_host=false")
+        job = holdfast.start("run", "--nnodes", 2, *where, script("print('master', __import__('os').environ['MASTER_ADDR'])"))
+        wait_until(lambda: f"it is of another user (uid {NOBODY}), and there is no token" in job.stderr)
+        assert "master" not in job.stdout
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("is_link", [False, True], ids=["a file", "a link"])
+def test_a_log_that_another_user_has_put_there_is_not_written_to(tmp_path, is_link):
+    secret, log = tmp_path / "secret", tmp_path / "cycle_0.log"
+    secret.write_text("mine")
+    if is_link:
+        log.symlink_to(secret)
+    else:
+        log.touch()
+    os.lchown(log, NOBODY, NOBODY)
+    with pytest.raises(OSError):
+        open_log(str(log))
+    assert secret.read_text() == "mine"
+
+
+def test_a_log_of_our_own_may_be_a_link(tmp_path):
+    (tmp_path / "log").symlink_to(tmp_path / "elsewhere")
+    os.close(open_log(str(tmp_path / "log")))
+    assert (tmp_path / "elsewhere").exists()
 
 
 @pytest.mark.root

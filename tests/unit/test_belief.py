@@ -198,6 +198,18 @@ def test_a_rank_that_this_coordinator_gave_to_another_is_nobody_else_s(job: Job)
     assert heard(job, reachable("a", "", round=1, group_rank=0)).group_rank == 0
 
 
+@pytest.mark.parametrize("round", [0, 2, 60_000])
+def test_nor_is_it_for_a_round_that_this_coordinator_has_not_formed(job: Job, round: int) -> None:
+    assert heard(job, reachable("evil", "", round=round, group_rank=0)).group_rank is None
+
+
+def test_limits_that_a_node_brings_are_those_of_the_node_of_group_rank_0(job: Job) -> None:
+    lie = {"step": 0.001}
+    assert heard(job, reachable("evil", "", round=60_000, calculated_s=lie)).calculated_s == {}
+    assert heard(job, reachable("a", "", round=1, calculated_s=lie)).calculated_s == lie
+    assert heard(Job(), reachable("b", "", round=7, calculated_s=lie)).calculated_s == lie, "the coordinator is new"
+
+
 def test_one_that_takes_a_node_s_name_does_not_have_it_left_out(job: Job) -> None:
     job.hear(reachable("evil", "", name="a", unhealthy="its GPU is lost"))
     assert not job.machine.excluded and kinds(job.renew("a")) == ["Renewed"]

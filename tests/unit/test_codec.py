@@ -17,8 +17,32 @@ from holdfast.core.errors import ProtocolError
 from holdfast.core.job.failure import DEEPEST_RECORD, Failure
 from holdfast.core.job.report import JobReport
 from holdfast.core.value import Value, replace, to_plain
-from holdfast.core.wire.messages import Failed, Finish, Join, Message, Past, Renew, Renewed, Roster
-from holdfast.runtime.net.codec import ANY_NUMBER, LAST_MOMENT, LONGEST, MESSAGES, MOMENTS, RANGES, _hints, decode, encode
+from holdfast.core.wire.messages import (
+    Failed,
+    Finish,
+    Join,
+    Leave,
+    Message,
+    Past,
+    Renew,
+    Renewed,
+    Roster,
+    Seek,
+    Stopped,
+)
+from holdfast.runtime.net import codec
+from holdfast.runtime.net.codec import (
+    ADDRESSES,
+    ANY_NUMBER,
+    LAST_MOMENT,
+    LONGEST,
+    MESSAGES,
+    MOMENTS,
+    RANGES,
+    _hints,
+    decode,
+    encode,
+)
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
@@ -28,6 +52,8 @@ def of_type(hint: Any, field: str = "") -> st.SearchStrategy[Any]:
     """Anything that an annotation and the limits allow."""
     if hint in (int, float) and field in RANGES:
         return st.integers(*RANGES[field])
+    if field in ADDRESSES and hint is str:
+        return st.text(st.characters(codec="utf-8", exclude_categories=("Cc",)), max_size=12)
     if field in MOMENTS:
         return st.floats(0, LAST_MOMENT)
     if isinstance(hint, type) and issubclass(hint, StrEnum):
@@ -164,6 +190,42 @@ def test_a_name_that_is_too_long_is_refused(field: str) -> None:
     assert decode(encode(replace(JOIN, **{field: "x" * LONGEST[field]})))
     with pytest.raises(ProtocolError, match=f"length <= {LONGEST[field]} - at `\\$.{field}`"):
         decode(encode(replace(JOIN, **{field: "x" * (LONGEST[field] + 1)})))
+
+
+def told(message: Message, **changed: Any) -> bytes:
+    return json.dumps({**json.loads(encode(message)), **changed}).encode()
+
+
+SEEK = Seek(node="a", term=1, roster=Roster(version=1, term=1, promise_s=1.0, line=(), electorates=(), past=Past(life="x")))
+
+
+def test_no_list_is_gone_through_that_is_longer_than_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(codec, "build", lambda kind, plain: made.append(kind))
+    roster = {**to_plain(SEEK.roster), "electorates": [{"id": 0, "size": 0}] * 100_000}
+    with pytest.raises(ProtocolError, match="not a message"):
+        decode(told(SEEK, roster=roster))
+    failure = to_plain(Failure(rank=0, local_rank=0, node="a", at_unix=0.0))
+    with pytest.raises(ProtocolError, match="not a message"):
+        decode(told(Stopped(node="a", round=1), failures=[failure] * 100_000))
+    assert Failure not in made
+
+
+def test_a_roster_of_too_many_electorates_is_refused() -> None:
+    assert decode(encode(SEEK)) == SEEK
+    with pytest.raises(ProtocolError, match="length <= 64"):
+        decode(told(SEEK, roster={**to_plain(SEEK.roster), "electorates": [{"id": 0, "size": 0}] * 65}))
+
+
+def test_a_message_that_is_never_long_is_not_read_when_it_is() -> None:
+    with pytest.raises(ProtocolError, match="Leave is never longer than 65536 bytes"):
+        decode(encode(Leave(node="a", round=1, reason="x" * (1 << 16))))
+
+
+def test_an_address_has_no_control_character() -> None:
+    join = Join(node="a", name="a", addr="10.0.0.1", master_port=1, nproc=1, role="r")
+    with pytest.raises(ProtocolError, match="not a message"):
+        decode(told(join, addr="10.0.0.1\0"))
 
 
 @pytest.mark.parametrize(("field", "value"), [("nproc", 0), ("nproc", 10**9), ("master_port", 65536), ("wanted_rank", 2**65)])

@@ -33,6 +33,13 @@ def test_a_master_address_alone_does_nothing_on_one_node():
     assert (found.master_addr, found.master_port) == ("127.0.0.1", None)
 
 
+@pytest.mark.parametrize("address", ["300.1.1.1", "10.0.0", "10.0.0.7.1", "a b", "host/7"])
+def test_an_address_that_nothing_can_have_is_refused_before_anything_starts(address):
+    assert f"--local-addr: {address!r} is not a host name or address" in error("--local-addr", address)
+    endpoint = ("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{address}:29400")
+    assert f"{address!r} is not a host name or address" in error(*endpoint)
+
+
 def test_a_local_address_is_the_masters_on_one_node():
     assert config("--local-addr", "10.0.0.7").master_addr == "10.0.0.7"
 

@@ -122,6 +122,67 @@ def test_with_more_than_one_optimizer_the_script_has_to_say_what_an_update_is(st
     assert state.came_from == "script"
 
 
+def test_a_copy_that_the_script_moves_by_itself_is_no_part_of_an_optimizer_s_step(state: State) -> None:
+    """An EMA: with the step alone it would count as moved, and another rank would be given one that was not."""
+    model = state.keep("model", module)
+    state.keep("ema", lambda: module().requires_grad_(False))
+    optimizer = state.keep("optimizer", lambda: torch.optim.Adam(model.parameters()))
+    state.begin()
+    backward(model)
+    with pytest.warns(UserWarning, match="more is kept than what one optimizer changes"):
+        optimizer.step()
+    assert state.step == 0 and state._generation is None
+
+
+def test_two_modules_that_one_optimizer_changes_make_one_step(state: State) -> None:
+    models = [state.keep(name, module) for name in ("body", "head")]
+    optimizer = state.keep("optimizer", lambda: torch.optim.Adam([one for model in models for one in model.parameters()]))
+    state.begin()
+    for model in models:
+        backward(model)
+    optimizer.step()
+    assert state.step == 1
+
+
+@pytest.mark.parametrize("cut_short", ["in the step", "after unscale_"])
+def test_what_a_scaler_knows_between_step_and_update_ends_with_the_life(state: State, cut_short: str) -> None:
+    def begin_life() -> tuple[Any, Any, Any]:
+        model = state.keep("model", lambda: torch.nn.Linear(3, 3))
+        optimizer = state.keep("optimizer", lambda: torch.optim.SGD(model.parameters(), lr=0.1))
+        scaler = state.keep("scaler", lambda: torch.amp.GradScaler("cpu", init_scale=8.0))
+        state.begin()
+        return model, optimizer, scaler
+
+    def backward_scaled(model: Any, scaler: Any) -> None:
+        scaler.scale(model(torch.ones(2, 3)).pow(2).mean()).backward()
+
+    model, optimizer, scaler = begin_life()
+    backward_scaled(model, scaler)
+    scaler.unscale_(optimizer)
+    if cut_short == "in the step":
+        scaler.step(optimizer)
+    state.end_life()
+    model, optimizer, scaler = begin_life()
+    backward_scaled(model, scaler)
+    scaled = model.weight.grad.clone()
+    scaler.unscale_(optimizer)  # once more: it had been done, for the life before
+    assert torch.equal(model.weight.grad * 8.0, scaled)
+    with state:
+        scaler.step(optimizer)
+        scaler.update()
+    assert state.step == 1
+
+
+def test_an_optimizer_with_other_groups_than_the_one_before_says_what_to_do(state: State) -> None:
+    _, optimizer = begun(state)
+    told = state._tree()
+    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))]})
+    grown = state._tree()
+    state._load(grown)
+    with pytest.raises(ValueError, match="1 parameter groups, and the one made here has 2; add in its build="):
+        state._load(told)
+
+
 def test_within_an_update_optimizers_and_schedulers_make_one_step(state: State) -> None:
     model = state.keep("model", module)
     optimizer = state.keep("optimizer", lambda: torch.optim.SGD(model.parameters(), 0.1))

@@ -169,6 +169,15 @@ def test_only_so_many_may_wait(desk, monkeypatch):
     assert desk.one("wait", "a", link=3, wait_s=9.0).error == FULL
 
 
+def test_they_may_wait_for_only_so_many_keys_together(desk, monkeypatch):
+    monkeypatch.setattr(module, "WAITED_KEYS", 3)
+    assert desk.ask("wait", "a", "b", wait_s=9) == []
+    ((_, answer),) = desk.ask("wait", "c", "d", ask=2, wait_s=9)
+    assert answer.error == FULL
+    desk.ask("set", "a", "b", ask=3, values=[b"", b""])
+    assert desk.ask("wait", "c", "d", ask=4, wait_s=9) == []
+
+
 def test_those_who_were_answered_are_not_remembered_until_their_time(desk):
     for number in range(1000):
         desk.ask("wait", "k", ask=number, wait_s=300.0)

@@ -80,6 +80,8 @@ def test_without_tokens_this_hosts_names_are_answered_to(host):
         "",
         "0.0.0.0:29180",
         "[::2]",
+        "[::1]evil",
+        "127.0.0.1:80:evil.example",
     ],
 )
 def test_without_tokens_no_other_name_is(host):

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from holdfast.core.config.grammar import did_you_mean
+from holdfast.core.config.grammar import did_you_mean, nearest
 from holdfast.core.errors import UsageError
 from holdfast.telemetry.record.reader import Record, Tail, read
 from holdfast.telemetry.record.state_dir import events_files, homes, job_dirs, running_nodes, safe_name, split_run, touched_at
@@ -93,7 +93,15 @@ def _named(wanted: str, jobs: list[str], to_act: bool) -> str:
     if starting:
         more = f" and {len(starting) - SHOWN} more" if len(starting) > SHOWN else ""
         raise UsageError(f"{wanted!r} may be any of {', '.join(starting[:SHOWN])}{more}", hint="give more of the name")
-    raise UsageError(f"there is no job {wanted!r}", hint=did_you_mean(wanted, sorted(runs)[:20]))
+    raise UsageError(f"there is no job {wanted!r}", hint=_hint(wanted, list(runs)))
+
+
+def _hint(wanted: str, names: list[str]) -> str:
+    """The nearest name, or the newest ones."""
+    if found := nearest(wanted, names):
+        return f"did you mean {found}?"
+    more = f", and {len(names) - SHOWN} older ones (`holdfast jobs`)" if len(names) > SHOWN else ""
+    return f"known: {', '.join(names[:SHOWN])}{more}; a job with --state-dir DIR: set HOLDFAST_STATE_DIR=DIR"
 
 
 def _is_part(number: str, name: str) -> bool:

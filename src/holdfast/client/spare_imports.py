@@ -153,8 +153,16 @@ def _local_names(folder: str) -> set[str]:
         found = os.listdir(folder)
     except OSError:
         return set()
-    packages = {name for name in found if os.path.exists(os.path.join(folder, name, "__init__.py"))}
+    folders = {name for name in found if os.path.isdir(os.path.join(folder, name))}
+    # A folder without an __init__.py is a package too, where no other is found of its name.
+    packages = {name for name in folders if os.path.exists(os.path.join(folder, name, "__init__.py")) or not _is_found(name)}
     return packages | {name.partition(".")[0] for name in found if name.endswith((".py", ".pyc", ".so"))}
+
+
+def _is_found(name: str) -> bool:
+    """Whether a package of that name is installed, which goes before a folder that only may be one."""
+    spec = PathFinder.find_spec(name)
+    return spec is not None and spec.origin is not None
 
 
 def _lower() -> Callable[[], None]:

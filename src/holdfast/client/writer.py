@@ -54,6 +54,7 @@ class Writer:
         """The page as 64-bit fields (`core.page.layout`). None: there is none, or it is our parent's."""
         self.steps_told = False  # The script itself says how far it is.
         self.before_meeting: Callable[..., object] = lambda *_, **__: None  # Called with what `init_process_group` is.
+        self.after_meeting: Callable[[], object] = lambda: None
         self._wake: Callable[[], int] | None = None
         self.lock = RLock()  # not a plain one: a signal handler may come while its own thread holds it
         self._sections: dict[str, Section] = {}
@@ -137,14 +138,15 @@ class Writer:
             self.words[layout.JOINING_NS] = monotonic_ns()
         self.before_meeting(*args, **kwargs)
 
-    def meet_after(self, wait: Callable[..., object]) -> None:
-        """Call `wait` first, as the script calls `init_process_group`."""
-        self.before_meeting = wait
+    def meet_between(self, wait: Callable[..., object], met: Callable[[], object]) -> None:
+        """Call `wait` first, as the script calls `init_process_group`, and `met` when it has met the others."""
+        self.before_meeting, self.after_meeting = wait, met
 
     def joined(self) -> None:
         """It has met them."""
         if self.words is not None and not self.words[layout.JOINED_NS]:
             self.words[layout.JOINED_NS] = monotonic_ns()
+        self.after_meeting()
 
     def agreed(self, step: int, came_from: int) -> None:
         """All ranks go on from that step, and this one has its state from there (`layout.STATE_FROM`)."""

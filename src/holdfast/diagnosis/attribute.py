@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from holdfast.core.job.failure import NO_OOM_KILL, signal_name
+from holdfast.core.job.failure import NO_OOM_KILL, Cause, signal_name
 from holdfast.core.job.finding import ADVISED, Action, Class, Finding, Quote
 from holdfast.core.value import replace
 from holdfast.diagnosis.evidence import End, Evidence, Sighting, quote, writer
@@ -56,6 +56,9 @@ BY_SOMEBODY = (
 
 
 UNEVEN = "have all ranks make the same number of steps, and leave together (exit codes are taken modulo 256: 256 is 0)"
+
+
+STANDS = "see where it was: `holdfast why` and `holdfast incidents` show its stack"
 
 
 def attribute(evidence: Evidence) -> Finding:
@@ -235,12 +238,14 @@ def _ended(end: End, who: str, evidence: Evidence) -> Finding:
     """What such an end means by itself."""
     code = end.exitcode
     kind, confidence, says, advice = SIGNALS.get(code or 0, (Class.UNKNOWN, 0.3, "", "see its log"))
-    if end.oom == NO_OOM_KILL:
+    if end.cause in (Cause.HUNG, Cause.STUCK):  # we have killed it, for that
+        kind, confidence, says, advice = Class.UNKNOWN, 0.5, end.what, STANDS
+    elif end.cause is Cause.EARLY:
+        kind, confidence, says, advice = Class.USER_CODE, 0.8, end.what, UNEVEN
+    elif end.oom == NO_OOM_KILL:
         kind, confidence, says, advice = BY_SOMEBODY
     elif end.oom:
         kind, confidence, says, advice = Class.OOM_HOST, 0.95, f"was killed by the kernel: {end.oom}", HELPS[Class.OOM_HOST]
-    if end.own and code == 0:
-        kind, confidence, says, advice = Class.USER_CODE, 0.8, end.what, UNEVEN
     if not says:
         says = f"ended with exit code {code}, and no rule matched" if code is not None else end.what or "ended"
         if code is not None and code < 0:

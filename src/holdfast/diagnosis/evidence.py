@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from holdfast.core.job.failure import Cause
 from holdfast.core.job.finding import Quote
 from holdfast.core.value import Value, replace
 from holdfast.diagnosis.hangs.recorder_file import Record
@@ -42,6 +43,7 @@ class End(Process):
     what: str = ""  # What is said of it. Empty: nothing more.
     oom: str = ""  # As `Failure.oom`.
     lost: bool = False  # It is a node, which was lost.
+    cause: Cause | None = None  # What our agents take it for. None: they do not say.
     source: str = ""
     line: int = 0
 

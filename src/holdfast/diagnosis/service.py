@@ -246,6 +246,8 @@ class Service:
             if not os.path.exists(job.path):
                 return job.is_not_there()
             evidence = self.read([job.path], self.rules, most_bytes=MOST_LOG)
+            if self.find(job.path) != job.path:  # a link that was put in its way since it was submitted: told of as of no log
+                return job.is_not_there()
             finding = attribute(evidence)
             took_s = round(self.clock() - job.begun, 3)
             advised = recommendation(finding, evidence, terminal=job.said["analysis_intent"] == "terminal")

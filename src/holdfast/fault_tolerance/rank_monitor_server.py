@@ -117,10 +117,14 @@ class RankMonitorServer:
         parent = multiprocessing.parent_process()
         if parent is not None:
             self._listen_to(parent.sentinel, self._end)
-        servers = [wire.listen(self.ipc_socket_path), wire.listen(self.launcher_ipc_socket_path)]
-        self._door = servers[0]
+        self._door = wire.listen(self.ipc_socket_path)
+        servers = {self.ipc_socket_path: self._door}
         self._listen_to(self._door, self._take_in_rank)
-        self._listen_to(servers[1], lambda: self._take_in_launcher(servers[1]))
+        try:
+            for_launcher = servers[self.launcher_ipc_socket_path] = wire.listen(self.launcher_ipc_socket_path)
+            self._listen_to(for_launcher, lambda: self._take_in_launcher(for_launcher))
+        except OSError as error:  # a name that anybody may have taken: ranks are watched all the same
+            self.rmlogger.log_for_restarter(f"no launcher can ask here: {self.launcher_ipc_socket_path}: {error.strerror}")
         self.rank_monitor_ready_event.set()
         try:
             while not self._ending:
@@ -128,7 +132,7 @@ class RankMonitorServer:
         finally:
             signal.set_wakeup_fd(-1)
             self._rank_is_gone()
-            for server, path in zip(servers, (self.ipc_socket_path, self.launcher_ipc_socket_path)):
+            for path, server in servers.items():
                 server.close()
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)

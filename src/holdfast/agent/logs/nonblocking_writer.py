@@ -10,6 +10,7 @@ stopped: none of them may end a job, hold it up, or change its exit code. What c
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import stat
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable
 
 from holdfast.core.machine import NEVER, Observation
+from holdfast.runtime.peer_user import is_ours
 from holdfast.runtime.private_files import make_folder
 from holdfast.runtime.process.descriptors import SHORT_OF
 
@@ -116,9 +118,24 @@ def _own(fd: int) -> tuple[int, bool]:
 
 def open_log(path: str) -> int:
     """The log at that path, to append to; it is made where there is none, and its folder, for this user
-    only. OSError: it cannot be."""
+    only. OSError: it cannot be, or it is another user's, or a link that another user has put there."""
     make_folder(os.path.dirname(path))
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    follow = 0 if _is_trusted(path) else os.O_NOFOLLOW
+    fd = os.open(path, flags | follow, 0o600)
+    made = os.fstat(fd)
+    if stat.S_ISREG(made.st_mode) and not is_ours(made.st_uid):
+        os.close(fd)
+        raise PermissionError(errno.EPERM, f"it belongs to another user (uid {made.st_uid})", path)
+    return fd
+
+
+def _is_trusted(path: str) -> bool:
+    """Whether a link lies there that this user, or root, has made."""
+    try:
+        return is_ours(os.lstat(path).st_uid)
+    except FileNotFoundError:
+        return False
 
 
 class Stderr:

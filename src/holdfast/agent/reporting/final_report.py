@@ -16,7 +16,7 @@ from holdfast.core.job.report import JobReport, Outcome
 from holdfast.runtime.private_files import private
 from holdfast.telemetry.record.io_thread import IoThread
 from holdfast.telemetry.record.prune import KEEP_JOBS, prune
-from holdfast.telemetry.record.state_dir import JobDir, job_dirs, last_runs
+from holdfast.telemetry.record.state_dir import JobDir, job_dirs, last_runs, state_home
 from holdfast.telemetry.report.failure_box import entrypoint_name, failure_box
 from holdfast.telemetry.report.report_text import is_news, report_from_json, report_json, report_text, terminal
 
@@ -38,7 +38,8 @@ def tell(
     if not is_news(report):
         return
     width, colour = terminal(sys.stderr)
-    say(report_text(report, found, width=width, colour=colour, brief=config.brief))
+    state_dir = "" if config.state_dir == state_home(os.environ) else config.state_dir
+    say(report_text(report, found, width=width, colour=colour, brief=config.brief, state_dir=state_dir))
     if report.failures and report.outcome == Outcome.FAILED:
         root = report.failures[0]
         is_handed_on = io_thread.value(lambda: hand_on(root, config.error_file))

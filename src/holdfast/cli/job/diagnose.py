@@ -9,6 +9,7 @@ import sys
 from holdfast.cli.choose import choose, json_argument, story
 from holdfast.cli.table import Table, answer
 from holdfast.core.errors import UsageError
+from holdfast.core.job.report import Outcome
 from holdfast.diagnosis.attribute import attribute
 from holdfast.diagnosis.collect import of_files, of_round
 from holdfast.diagnosis.evidence import Evidence
@@ -17,6 +18,7 @@ from holdfast.diagnosis.report import as_json, as_lines
 from holdfast.diagnosis.rule import Rules, as_table, load, own_files
 from holdfast.diagnosis.tables import DEPTHS
 from holdfast.telemetry.record.state_dir import events_files
+from holdfast.telemetry.report.safe_text import one_line
 
 HELP = "why did it fail? the cause among all messages, whose it is, and what to do"
 
@@ -53,11 +55,20 @@ def _of_job(what: list[str], rules: Rules) -> Evidence:
     """What a job's own files tell of its last failure."""
     if len(what) > 1:
         raise UsageError(f"there is no {next(path for path in what if not os.path.exists(path))}")
+    if what and _is_path(what[0]) and not os.path.exists(what[0]):
+        raise UsageError(f"there is no file {what[0]}", hint="check the path; for a job, give its name: see `holdfast jobs`")
     seen = story(choose(what[0] if what else None))
     life = next((life for life in reversed(seen.job.lives) if life.guilty), None)
+    if life is None and seen.job.outcome == Outcome.FAILED:
+        raise UsageError(f"no rank has failed in job {seen.job.job}, but the job has: {one_line(seen.job.reason, 500)}")
     if life is None:
         raise UsageError(f"job {seen.job.job} has no failure", hint="give logs, or another job: see `holdfast jobs`")
     return of_round(seen.path, life.round, life.failures, rules)
+
+
+def _is_path(word: str) -> bool:
+    """Whether it looks like one, and not like a job's name."""
+    return "/" in word or word.endswith((".log", ".txt", ".out", ".err", ".json"))
 
 
 def _is_job(what: list[str]) -> bool:

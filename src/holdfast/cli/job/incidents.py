@@ -8,12 +8,14 @@ from typing import Any
 
 from holdfast.cli.choose import choose, look_arguments, story
 from holdfast.cli.table import answer
+from holdfast.core.job.report import Outcome
 from holdfast.core.value import to_plain
 from holdfast.diagnosis.report import as_json
 from holdfast.diagnosis.story import Incident, incidents
 from holdfast.health.verdict import FIT
 from holdfast.telemetry.report.phrasing import moment
 from holdfast.telemetry.report.safe_text import one_line
+from holdfast.telemetry.report.timeline import Timeline
 
 HELP = "a job's failures, round by round: what each means, and what was kept of it"
 
@@ -24,8 +26,14 @@ def run(options: argparse.Namespace) -> int:
     """Show them, the earliest first."""
     seen = story(choose(options.job))
     found = incidents(seen.path, seen.job)
-    lines = [line for one in found for line in _lines(one)] or [f"nothing has failed in job {seen.job.job}"]
+    lines = [line for one in found for line in _lines(one)] or [_nothing(seen.job)]
     return answer(options.json, lambda: [_plain(one) for one in found], lines)
+
+
+def _nothing(job: Timeline) -> str:
+    if job.outcome == Outcome.FAILED:
+        return f"no rank has failed in job {job.job}, but the job has: {one_line(job.reason, 500)}"
+    return f"nothing has failed in job {job.job}"
 
 
 def _lines(one: Incident) -> Iterator[str]:

@@ -40,22 +40,27 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _lines(job: Timeline) -> Iterator[str]:
-    known = {decision.reason for decision in job.decisions}
+    known = {_sentence(decision.reason) for decision in job.decisions}
     # Rounds that began for a reason which none of these nodes has recorded as a decision of its own.
-    told = [life for life in job.lives if life.round > 1 and life.reason not in known]
+    told = [life for life in job.lives if life.round > 1 and _sentence(life.reason) not in known]
     every = [(one.at_unix, one.round, one.attempt, _what(one), one.reason) for one in job.decisions]
     every += [(life.formed_at, life.round, life.attempt, "told", life.reason) for life in told]
     for at_unix, round, attempt, what, reason in sorted(every):
         yield f"{moment(at_unix)}  round {round}, attempt {attempt}  {what}"
-        yield f"    {plain(reason, keep='')}"
+        yield f"    {plain(' '.join(reason.split()), keep='')}"
     if told:
         yield f"told by the coordinator at {job.coordinator}: the record of its own node has the decisions and their times"
     elif not job.decisions:
         yield f"no decision was taken in job {job.job} ({job.state})"
-    if job.state == JobState.ENDED and job.reason not in known:
-        yield f"it {job.outcome}, exit code {job.exit_code}: {plain(job.reason, keep='')}"
+    if job.state == JobState.ENDED and _sentence(job.reason) not in known:
+        yield f"it {job.outcome}, exit code {job.exit_code}: {plain(' '.join(job.reason.split()), keep='')}"
     if job.state == JobState.LOST:
         yield "then its agents vanished: they were killed, or the host went down"
+
+
+def _sentence(reason: str) -> str:
+    """The reason without its hint."""
+    return reason.partition("\n")[0]
 
 
 def _what(decision: Decision) -> str:

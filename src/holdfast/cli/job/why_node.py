@@ -23,7 +23,7 @@ def ask(options: argparse.Namespace, *, of_job: bool = False) -> dict[str, Any] 
 
 def show(told: dict[str, Any], as_json: bool) -> int:
     """Print it, the earliest first."""
-    lines = map(plain, _lines(told["node"], told["deeds"]))
+    lines = (plain(line, keep="") for line in _lines(told["node"], told["deeds"]))
     return answer(as_json, lambda: {"node": told["node"], "deeds": told["deeds"]}, lines)
 
 

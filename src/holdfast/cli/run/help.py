@@ -31,7 +31,7 @@ MAIN = {
     "when a rank hangs": {
         "--monitor": "auto, or off: whether ranks are watched",
         "--start-limit": "longest time until a rank's first sign of life",
-        "--most-limit": "longest silence after that, whatever was learned",
+        "--most-limit": "longest silence of one whose heartbeats are known",
         "--progress-regex": "lines of a rank's output that are signs of life",
     },
     "what it writes": {

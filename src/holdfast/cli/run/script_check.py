@@ -15,6 +15,8 @@ def check_script(config: RunConfig) -> None:
     """UsageError where the script, module or program of local rank 0 is not there, or cannot be read. What only the workers'
     own interpreter could tell is left to it."""
     script = config.training_script
+    if not config.no_python and config.python != sys.executable:
+        _check_interpreter(config.python)
     if config.no_python and not config.run_path:
         return _check_program(script)
     if config.module and not config.run_path:
@@ -51,6 +53,13 @@ def _check_program(name: str) -> None:
     if which(name) is None:
         where = "is not there, or may not be executed" if os.sep in name else "is in no directory of PATH"
         raise UsageError(f"the program {name} {where}", hint="give its path, or correct PATH or its rights (chmod +x)")
+
+
+def _check_interpreter(name: str) -> None:
+    from shutil import which  # only where another interpreter is wanted
+
+    if which(name) is None:
+        raise UsageError(f"the interpreter {name} is not there, or may not be executed", hint="correct PYTHON_EXEC")
 
 
 def _check_module(name: str) -> None:

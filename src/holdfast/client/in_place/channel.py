@@ -63,7 +63,7 @@ class Channel:
         self.heard = bootstrap.words[layout.LIFE_ASKED]  # The last word of the agent's.
         self.is_asked = threading.Event()  # The agent wants this round left.
         self.is_out = threading.Event()  # The main thread has left the script's code.
-        self.is_begun = threading.Event()  # The next round is there.
+        self.is_told = threading.Event()  # The agent has said something since the main thread last looked.
 
     def watch(self, state: State) -> None:
         """From now on that is not torn where it can be helped."""
@@ -100,12 +100,23 @@ class Channel:
         if self.state is not None:
             _keep(self.state)
         this_worker.begin_anew()
+        page = self.bootstrap.words
+        answered = page[layout.LIFE_ASKED]
         this_worker.tell_life(layout.LET_GO)
         gc.collect()  # of what the round has left: nobody waits for that now
-        self.is_begun.wait()
-        self.is_begun.clear()
+        groups.end_life()
+        while True:
+            self.is_told.wait()
+            self.is_told.clear()
+            word = page[layout.LIFE_ASKED]
+            if word % 2 == 0:
+                break
+            if word != answered:  # that life had begun and was to be left before anybody here has seen it
+                answered = word
+                this_worker.tell_life(layout.LET_GO)
         self.is_asked.clear()
-        page = self.bootstrap.words
+        if page[layout.LIFE_ASKED] % 2:
+            self.is_asked.set()  # again, meanwhile
         at = layout.LIFE * 8
         begin(self.bootstrap, json.loads(bytes(page.cast("B")[at : at + page[layout.LIFE_BYTES]])))
         this_worker.tell_life(layout.IN_PLACE)
@@ -145,8 +156,7 @@ class Channel:
             self.heard = word
             if word % 2:
                 self.interrupt()
-            else:
-                self.is_begun.set()
+            self.is_told.set()
 
     def interrupt(self) -> None:
         """Get the main thread out of the script's code, however often it takes."""
@@ -164,11 +174,13 @@ class Channel:
 
 def open_channel(bootstrap: ModuleType, regroup: type[BaseException], tear_down: Callable[[], object] | None) -> Channel:
     """Tell the agent that this rank can begin again in place. ValueError: not in the main thread."""
+    if getattr(signal.getsignal(SIGNAL), "__func__", None) is Channel.interrupted:
+        raise ValueError("only the first of a script's loops over lives can, and this is a later one")
     if signal.getsignal(SIGNAL) != signal.SIG_DFL:
         raise ValueError(f"its script handles signal {SIGNAL} itself")
     channel = Channel(bootstrap, regroup, tear_down)
     signal.signal(SIGNAL, channel.interrupted)
-    this_worker.meet_after(groups.await_store)
+    this_worker.meet_between(groups.await_store, groups.hold)
     start_new_thread(channel.listen, ())
     this_worker.tell_life(layout.IN_PLACE)
     return channel

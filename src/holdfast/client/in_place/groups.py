@@ -28,6 +28,25 @@ LOOK_S = 0.005  # Between two looks whether the store is there.
 MEETING_S = 60.0  # After so long torch waits by itself, and says why it gives up.
 
 
+_held: list[object] = []
+_before: list[object] = []
+"""Process groups of this life, and of the one before. Whoever drops the last reference to one ends its threads. C++ code does
+that with the GIL, for which one of those threads may wait: DDP as it goes, or `destroy_process_group` in a `finally`."""
+
+
+def hold() -> None:
+    """Keep the process groups that there are; those of the last life until the end."""
+    if (c10d := _c10d()) is not None:
+        _held.extend(group for group in list(c10d._world.pg_map) if group not in _held)
+
+
+def end_life() -> None:
+    """Let go of the groups of the life before, since nothing of its script is left. What this one has left may still refer to
+    its own."""
+    _before[:] = _held
+    _held.clear()
+
+
 def sockets() -> frozenset[str]:
     """Those that this process has open, as the kernel names them."""
     return frozenset(name for name in _open_files().values() if name.startswith("socket:"))
@@ -37,6 +56,7 @@ def interrupt(before: Collection[str]) -> None:
     """End what the main thread may wait for in C code: collectives, and the store where the ranks meet. From another thread.
     `before`: the sockets that were open when the life began."""
     if (c10d := _c10d()) is not None:
+        hold()
         _abort_all(c10d, before)
 
 

@@ -83,6 +83,8 @@ class Kept:
 
     def end_life(self) -> None:
         self.is_new = False
+        # What torch's GradScaler knows between `step` and `update` is not in its state_dict.
+        getattr(self.object, "_per_optimizer_states", {}).clear()
         if self.is_module:
             self.object.zero_grad(set_to_none=True)
 
@@ -120,9 +122,16 @@ class Kept:
             elif not all(sharded.is_same(value, state.get(name)) for name, value in own.items()):
                 self.object.load_state_dict(state)
         elif hasattr(self.object, "param_groups"):
-            self.object.load_state_dict(sharded.spread(self.object, state))
+            self._fill_optimizer(state)
         else:
             self.object.load_state_dict(state)
+
+    def _fill_optimizer(self, state: Any) -> None:
+        told, own = len(state["param_groups"]), len(self.object.param_groups)
+        if told != own:
+            why = f"{self.name}: the state to go on with has {told} parameter groups, and the one made here has {own}"
+            raise ValueError(f"{why}; add in its build= what the script adds later, or say dump= and load=")
+        self.object.load_state_dict(sharded.spread(self.object, state))
 
     def start_over(self) -> None:
         """As if it had been made just now, in the same object: the script has that already."""
@@ -152,6 +161,7 @@ class State:
         self._begun = False
         self._depth = 0  # So many updates are open, one within the other.
         self._by_itself = False  # The open one is an optimizer's step.
+        self._is_simple = False  # A step of the optimizer changes all that is kept, and nothing else does.
         self._mark: Any = None  # Behind the last update.
         self._buffers: list[tuple[Any, Any]] = []
         """Of modules, each with a copy: a forward changes them before the update, and not always so that torch counts it."""
@@ -277,6 +287,7 @@ class State:
         """An optimizer's step is an update, where that is all there is to it."""
         for kept in self._objects():
             kept.watch(self._before_step, self._after_step)
+        self._is_simple = _is_simple(self._objects())
         self._buffers = [
             (buffer, buffer.clone())
             for kept in self._objects()
@@ -287,14 +298,15 @@ class State:
     def _before_step(self, *_: object) -> None:
         if self._depth or not self._begun:
             return
-        self._by_itself = not self._values and [kept.is_module for kept in self._objects()].count(False) == 1
+        self._by_itself = self._is_simple and not self._values
         if self._by_itself:
             self.__enter__()
             return
         self._generation = None
         if not self._warned:
             self._warned = True
-            warn("more is kept than modules and one optimizer: put what changes it into `with life.update():`", stacklevel=4)
+            more = "more is kept than what one optimizer changes"
+            warn(f"{more}: put all that changes it into `with life.update():`", stacklevel=4)
 
     def _after_step(self, *_: object) -> None:
         if self._by_itself:
@@ -378,3 +390,13 @@ class State:
         self._source, self._step = layout.FROM_SCRIPT, 0
         if otherwise is not None:
             self._step = otherwise() or 0
+
+
+def _is_simple(those: Sequence[Kept]) -> bool:
+    """One optimizer is kept, and modules that it changes, or one: a copy that the script moves by itself is none of these."""
+    modules = [kept.object for kept in those if kept.is_module]
+    others = [kept.object for kept in those if not kept.is_module]
+    if len(others) != 1:
+        return False
+    changed = {id(one) for group in getattr(others[0], "param_groups", ()) for one in group["params"]}
+    return len(modules) == 1 or all(id(one) in changed for module in modules for one in module.parameters())

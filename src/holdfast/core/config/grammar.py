@@ -165,7 +165,7 @@ def endpoint(text: str, name: str, *, default_port: int | None) -> tuple[str, in
     No port: `default_port`, or an error where that is None."""
     text = text.strip()
     host, port = _host_and_port(text, name)
-    if not all(char.isalnum() or char in "._:-%" for char in host):
+    if not _may_be_a_host(host):
         raise UsageError(
             f"{name}: {host!r} is not a host name or address", hint="give HOST:PORT; an IPv6 address as [::1]:29400"
         )
@@ -174,6 +174,22 @@ def endpoint(text: str, name: str, *, default_port: int | None) -> tuple[str, in
     if default_port is None:
         raise UsageError(f"{name}: {text!r} has no port", hint=f"give {text or 'HOST'}:29500")
     return host or "localhost", default_port
+
+
+def host(text: str, name: str) -> str | None:
+    """A host's name or address, IPv6 with brackets or without. None: empty."""
+    found = text.strip("[]")
+    if not _may_be_a_host(found):
+        raise UsageError(f"{name}: {found!r} is not a host name or address", hint="give a name, or an address as 10.0.0.7")
+    return found or None
+
+
+def _may_be_a_host(text: str) -> bool:
+    """No name consists of numbers and dots: that is an address, of four numbers up to 255."""
+    if text.replace(".", "").isdecimal():
+        numbers = text.split(".")
+        return len(numbers) == 4 and all(number.isdecimal() and int(number) < 256 for number in numbers)
+    return all(char.isalnum() or char in "._:-%" for char in text)
 
 
 def _host_and_port(text: str, name: str) -> tuple[str, str]:

@@ -35,7 +35,7 @@ GRACE_S = 30.0
 NODE_RANGE: Kind[tuple[int, int]] = Kind("text", grammar.node_range)
 SETTINGS: Kind[dict[str, str]] = Kind("text", grammar.settings)
 LOCAL_RANKS: Kind[frozenset[int] | None] = Kind("text", grammar.local_ranks)
-HOST: Kind[str | None] = Kind("text", lambda text, name: text.strip("[]") or None)
+HOST: Kind[str | None] = Kind("text", grammar.host)
 PORT: Kind[int] = Kind("whole", lambda text, name: grammar.whole(text, name, at_least=0, at_most=grammar.MAX_PORT))
 SIGNALS: Kind[tuple[int, ...]] = Kind("text", grammar.signals)
 

@@ -71,8 +71,10 @@ def _join(job: Job, join: Join) -> Join:
     if join.round > most or join.known_round > most:
         join = replace(join, round=0, known_round=0, group_rank=None)
     given = job.seats.given
-    if given and join.round == job.round and join.group_rank is not None and given.get(join.node) != join.group_rank:
+    if given and join.group_rank is not None and given.get(join.node) != join.group_rank:
         join = replace(join, group_rank=None)
+    if given and join.calculated_s and given.get(join.node) != 0:
+        join = replace(join, calculated_s={})  # as `Calculated`: the node of group rank 0 says it
     if not join.endpoint:
         return join
     endpoint = job.seats.endpoint_of(join)

@@ -24,7 +24,7 @@ WRITING = ("set", "add", "append", "compare_set", "push")  # Operations that oth
 
 LONGEST_WAIT_S = 7 * 86400.0
 """A longer wait is cut to this: no asker may give its coordinator a time beyond any clock."""
-WAITERS = 1 << 16  # At most so many unanswered operations.
+WAITERS, WAITED_KEYS = 1 << 16, 1 << 19  # At most so many unanswered operations, and keys that they name together.
 NAMED = 10  # At most so many missing keys are named in a message.
 
 
@@ -48,7 +48,7 @@ class KeyValues:
         self.tables: dict[int, Table] = {}
         self.room = Room()
         self.waiters: dict[int, dict[int, Waiter]] = {}  # link → number of the ask → who waits
-        self.count = 0
+        self.count = self.keys = 0  # Who waits, and the keys that they have named.
         self.by_key: dict[tuple[int, str], dict[Waiter, None]] = {}
         """(round, key) → who misses it, in the order of their coming"""
         self.due: list[tuple[float, int, int]] = []
@@ -105,13 +105,14 @@ class KeyValues:
     def _wait(self, waiter: Waiter, missing: set[str], now: float) -> list[Action]:
         if now >= waiter.until:
             return [_to(waiter.link, _too_late(waiter.ask, missing))]
-        if self.count >= WAITERS:
-            return [_to(waiter.link, refusal(waiter.ask, FULL, f"{WAITERS} operations wait here already"))]
+        if self.count >= WAITERS or self.keys + len(waiter.ask.keys) > WAITED_KEYS:
+            return [_to(waiter.link, refusal(waiter.ask, FULL, f"{self.count} operations wait here already"))]
         mine = self.waiters.setdefault(waiter.link, {})
         if waiter.ask.ask in mine:
             return [_to(waiter.link, refusal(waiter.ask, WRONG, "two operations of one number"))]
         mine[waiter.ask.ask] = waiter
         self.count += 1
+        self.keys += len(waiter.ask.keys)
         if len(self.due) > 2 * self.count + 100:  # most of them have been answered long ago
             self.due = [(each.until, each.link, number) for asks in self.waiters.values() for number, each in asks.items()]
             heapq.heapify(self.due)
@@ -162,6 +163,7 @@ class KeyValues:
         if not mine:
             del self.waiters[waiter.link]
         self.count -= 1
+        self.keys -= len(waiter.ask.keys)
         for key in waiter.missing:
             others = self.by_key.get((waiter.ask.round, key), {})
             others.pop(waiter, None)

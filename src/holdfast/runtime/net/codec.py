@@ -6,6 +6,9 @@ worker.
 
 from __future__ import annotations
 
+import functools
+import operator
+import types
 import typing
 from functools import cache
 from typing import Annotated, Any, TypeVar, get_type_hints
@@ -52,8 +55,28 @@ _NAMES = vars(typing) | vars(failure) | vars(report) | vars(messages)
 
 
 LONGEST = {"node": 300, "name": 255, "addr": 255, "role": 255, "master_addr": 255, "job": 1000, "domain": 255, "group": 255}
-LONGEST |= {"target": 255, "unhealthy": 500, "life": 255, "stash_at": 300, "logs_at": 300, "warm": 4096, "python": 4096}
+LONGEST |= {"target": 255, "unhealthy": 500, "life": 255, "endpoint": 300, "stash_at": 300, "logs_at": 300, "warm": 4096}
+LONGEST |= {"python": 4096}
 """Most characters of what names something: it is kept for the job's life, told to others and shown to people."""
+
+MANY = {"electorates": 64, "line": 64, "names": 64, "elector_of": 64, "terms": 64, "switches": 64, "verdicts": 256}
+MANY |= {"longest_s": 256, "calculated_s": 256, "typical_s": 4096, "modules": 1 << 20, "nodes": 1 << 17}
+SOME, ITEM_CHARS = 1 << 13, 1 << 14
+"""Most entries of what a message lists, and characters of each: `SOME` where `MANY` says nothing else. A node lists its own
+ranks; what is told of all nodes is told of those that failed."""
+
+SMALL_BYTES = 1 << 16
+"""A longer message is read as plain data first, so that no list is gone through before its length is looked at."""
+
+LONG = frozenset({
+    "Join", "Failed", "Stopped", "Succeeded", "Positions", "Reply", "StoreAsk", "StoreAnswer", "Imports", "ToImport", "Seek",
+    "Assigned", "Renewed", "Finish", "Pace", "Paced", "Calculated",
+})  # fmt: skip
+"""Messages of an agent's that may be so long."""
+
+ADDRESSES = ("addr", "master_addr", "endpoint", "stash_at", "logs_at")
+PRINTED = r"^[^\x00-\x1f\x7f]*$"
+"""No address has a control character: workers get it in their environment, which takes no NUL."""
 
 RANGES = {"round": (0, 2**31), "known_round": (0, 2**31), "master_port": (0, 65535), "nproc": (1, 65536)}
 """Least and greatest of numbers that we count on with; any other fits into a machine's word."""
@@ -101,10 +124,18 @@ def _cut(plain: Any, field: str = "") -> Any:
 def decode(data: bytes, family: type[Message] = Message) -> Message:
     """The message in `data`. Raises ProtocolError for anything that is not exactly one of that family."""
     try:
-        body = _decoder(family).decode(data)
+        body = _decoder(family).decode(data) if len(data) <= SMALL_BYTES else _long(data, family)
         return _made(words_of(family)[type(body).__name__], body)
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"not a message: {data[:60]!r} ({str(error)[:200]})") from error
+
+
+def _long(data: bytes, family: type[Message]) -> msgspec.Struct:
+    plain = msgspec.json.decode(data)
+    if family is Message and plain["is"] not in LONG:
+        raise ValueError(f"{plain['is']:.60} is never longer than {SMALL_BYTES} bytes")
+    body: msgspec.Struct = msgspec.convert(plain, _any_of(family), dec_hook=_value)
+    return body
 
 
 def build(kind: type[V], plain: dict[str, Any]) -> V:
@@ -129,13 +160,25 @@ def _moments(kind: type[Value]) -> tuple[str, ...]:
 def _limited(field: str, hint: Any) -> Any:
     """`hint`, with bounds for names and numbers."""
     if hint is str and field in LONGEST:
-        return Annotated[str, msgspec.Meta(max_length=LONGEST[field])]
+        return Annotated[str, msgspec.Meta(max_length=LONGEST[field], pattern=PRINTED if field in ADDRESSES else None)]
     if hint is int:
         least, most = RANGES.get(field, ANY_NUMBER)
         return Annotated[int, msgspec.Meta(ge=least, le=most)]
-    if hint in (str | None, int | None):
-        return _limited(field, typing.get_args(hint)[0]) | None
+    if isinstance(hint, types.UnionType):
+        return functools.reduce(operator.or_, (_limited(field, one) for one in typing.get_args(hint)))
+    held, as_many = typing.get_args(hint), msgspec.Meta(max_length=MANY.get(field, SOME))
+    if typing.get_origin(hint) is tuple and held[-1] is Ellipsis:
+        of: Any = tuple.__class_getitem__((_item(held[0]), ...))
+        return Annotated[of, as_many]
+    if typing.get_origin(hint) is dict and held[1] is not Any:
+        of = dict.__class_getitem__((_item(held[0]), _item(held[1])))
+        return Annotated[of, as_many]
     return hint
+
+
+def _item(hint: Any) -> Any:
+    """The same for what stands in a list."""
+    return Annotated[str, msgspec.Meta(max_length=ITEM_CHARS)] if hint is str else _limited("", hint)
 
 
 def _value(kind: type, plain: Any) -> Any:
@@ -156,8 +199,11 @@ def warm(family: type[Message] = Message) -> None:
 
 @cache
 def _decoder(family: type[Message]) -> msgspec.json.Decoder[msgspec.Struct]:
-    kinds = words_of(family).values()
-    return msgspec.json.Decoder(typing.Union[tuple(map(_shape, kinds))], dec_hook=_value)  # noqa: UP007
+    return msgspec.json.Decoder(_any_of(family), dec_hook=_value)
+
+
+def _any_of(family: type[Message]) -> Any:
+    return typing.Union[tuple(map(_shape, words_of(family).values()))]  # noqa: UP007
 
 
 @cache

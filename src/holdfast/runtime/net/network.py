@@ -307,9 +307,13 @@ class Network:
             sock.setblocking(False)
             wire = self._add(sock, self._guest(), ours=False, peer=str(address[0]))
             dropped += self._dismiss(self.guests.enter(wire, origin(sock, wire.peer), self.host.now(), sock.fileno()))
-            if not self.identity.token and self.shelter is None and (why := _is_anothers(sock, wire.peer)):
+            if self._asks_whose() and (why := _is_anothers(sock, wire.peer)):
                 dropped += self._lost(wire, why)
         return dropped
+
+    def _asks_whose(self) -> bool:
+        """Whether the other end of a connection within this host must be this user's, since nothing else is proved."""
+        return not self.identity.token and self.shelter is None
 
     def _guest(self) -> int:
         number, self.next_guest = self.next_guest, self.next_guest + 1
@@ -351,6 +355,8 @@ class Network:
             return []
         except OSError as error:
             return self._lost(wire, error.strerror or "broken")
+        if wire.ours and not wire.is_proven and self._asks_whose() and (why := _is_anothers(wire.sock, _answers(wire.sock))):
+            return self._lost(wire, why, bad=True)  # looked at now: who has not taken the connection yet is nobody
         if wire.is_watched_by(self.pool):
             self.came.append((wire, data))
             return []
@@ -469,6 +475,14 @@ class Network:
             self.host.unwatch(sock.fileno())
             sock.close()
         self.listeners = []
+
+
+def _answers(sock: socket.socket) -> str:
+    """The address that answers; empty where nothing does any more."""
+    try:
+        return str(sock.getpeername()[0])
+    except OSError:
+        return ""
 
 
 def _is_anothers(sock: socket.socket, peer: str) -> str:

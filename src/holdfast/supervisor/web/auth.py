@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Callable, Mapping
 
 from holdfast.core.errors import HoldfastError, UsageError
@@ -65,6 +66,9 @@ def refuse_an_open_door(host: str, known: Mapping[str, str]) -> None:
             f"--http: without tokens, anybody who reaches {host} could see everything and stop jobs",
             hint="give --http-token-file FILE with lines `read TOKEN` and `operate TOKEN`, or listen on 127.0.0.1",
         )
+
+
+_HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[\w.-]+))(?::\d{1,5})?", re.ASCII)  # A Host header.
 
 
 class Gate:
@@ -144,5 +148,6 @@ def _same(known: str, shown: str) -> bool:
 
 
 def _name(host: str) -> str:
-    """Of `name:port`, IPv6 in brackets."""
-    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    """Of `name:port`, IPv6 in brackets. Empty: it is no such thing."""
+    found = _HOST.fullmatch(host)
+    return "" if found is None else found["v6"] or found["name"]

@@ -45,10 +45,17 @@ BOLD, RED, DIM, OFF = "\x1b[1m", "\x1b[1;31m", "\x1b[2m", "\x1b[0m"
 
 
 def report_text(
-    report: JobReport, found: Finding | None = None, *, width: int = 100, colour: bool = False, brief: bool = False
+    report: JobReport,
+    found: Finding | None = None,
+    *,
+    width: int = 100,
+    colour: bool = False,
+    brief: bool = False,
+    state_dir: str = "",
 ) -> str:
     """The report for people, ending with a line end. Empty for a job that succeeded without an incident. `found`: what the
-    failures mean, and what to do; None: not known. `brief`: only who failed, that, and the decision."""
+    failures mean, and what to do; None: not known. `brief`: only who failed, that, and the decision. `state_dir`: where the
+    job's record is, if not where commands look for it."""
     if not is_news(report):
         return ""
     paint = _Paint(width, colour)
@@ -57,7 +64,8 @@ def report_text(
         title = "Cause" if found.confidence >= LIKELY else "Likely cause"
         lines += [paint.title(title), *paint.prose(f"  {one_line(told(found), 1000)}", indent="  ")]
     decision = [paint.title("Decision"), *paint.prose(f"  {_decision(report)}", indent="  ")]
-    decision += paint.prose(f"  the whole story: holdfast report {one_line(report.job)}", indent="  ")
+    ask = f"HOLDFAST_STATE_DIR={state_dir} holdfast report" if state_dir else "holdfast report"
+    decision += paint.prose(f"  the whole story: {ask} {one_line(report.job)}", indent="  ")
     root = first_failure(report)
     first = [] if root is None or brief else _about_first(root, paint, is_explained=found is not None)
     others = [] if brief else _about_others(report, paint)

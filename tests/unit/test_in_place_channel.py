@@ -1,0 +1,117 @@
+"""How does a rank hear the agent's words about its lives (`client.in_place.channel`), however fast one follows another?"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast.client.in_place import channel as module
+from holdfast.client.in_place.channel import Channel, open_channel
+from holdfast.core.page import layout
+
+PATIENCE_S = 20.0
+
+
+class Page:
+    """The page as the agent sees it, and what the rank tells."""
+
+    def __init__(self) -> None:
+        self.words = memoryview(bytearray(layout.SIZE)).cast("Q")
+        self.changed = threading.Condition()
+        self.told: list[int] = []
+
+    def say(self, word: int, life: dict[str, Any] | None = None) -> None:
+        """The agent's next word."""
+        if life is not None:
+            text = json.dumps(life).encode()
+            at = layout.LIFE * 8
+            self.words.cast("B")[at : at + len(text)] = text
+            self.words[layout.LIFE_BYTES] = len(text)
+        with self.changed:
+            self.words[layout.LIFE_ASKED] = word
+            self.changed.notify_all()
+
+    def sleep_on(self, word: int, which: int) -> None:
+        with self.changed:
+            self.changed.wait_for(lambda: self.words[which] != word, 0.05)
+
+    def tell_life(self, what: int) -> None:
+        with self.changed:
+            self.told.append(what)
+            self.changed.notify_all()
+
+    def await_told(self, *those: int) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.told == list(those), PATIENCE_S), self.told
+
+
+@pytest.fixture
+def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
+    page = Page()
+    monkeypatch.setattr(module, "this_worker", SimpleNamespace(tell_life=page.tell_life, begin_anew=lambda: None))
+    monkeypatch.setattr(module, "begin", lambda bootstrap, given: None)
+    yield page
+    page.words = None  # type: ignore[assignment]
+
+
+def listening(page: Page) -> Channel:
+    channel = Channel(page, KeyboardInterrupt, None)  # type: ignore[arg-type]
+    channel.is_out.set()  # the main thread has left the script's code
+    threading.Thread(target=channel.listen, daemon=True).start()
+    return channel
+
+
+def regrouping(channel: Channel) -> threading.Thread:
+    thread = threading.Thread(target=channel.regroup, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_round_is_let_go_of_once_and_the_next_begun(page: Page) -> None:
+    channel = listening(page)
+    page.say(1)
+    thread = regrouping(channel)
+    page.await_told(layout.LET_GO)
+    page.say(2, {})
+    thread.join(PATIENCE_S)
+    assert page.told == [layout.LET_GO, layout.IN_PLACE] and not channel.is_asked.is_set()
+
+
+def test_a_life_that_is_to_be_left_before_anybody_saw_it_begin_is_let_go_of_too(page: Page) -> None:
+    channel = listening(page)
+    page.say(1)
+    thread = regrouping(channel)
+    page.await_told(layout.LET_GO)
+    page.say(3)  # 2 was said, and nobody has looked
+    page.await_told(layout.LET_GO, layout.LET_GO)
+    page.say(4, {})
+    thread.join(PATIENCE_S)
+    assert page.told[-1] == layout.IN_PLACE and not channel.is_asked.is_set()
+
+
+def test_a_word_that_comes_as_a_life_begins_is_not_forgotten(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    channel = listening(page)
+    page.say(1)
+    monkeypatch.setattr(module, "begin", lambda bootstrap, given: page.say(3))
+    thread = regrouping(channel)
+    page.await_told(layout.LET_GO)
+    page.say(2, {})
+    thread.join(PATIENCE_S)
+    assert channel.is_asked.wait(PATIENCE_S)
+
+
+def test_a_second_loop_over_lives_is_told_that_only_the_first_can() -> None:
+    import signal
+
+    taken = Channel(Page(), KeyboardInterrupt, None)  # type: ignore[arg-type]
+    before = signal.signal(module.SIGNAL, taken.interrupted)
+    try:
+        with pytest.raises(ValueError, match="only the first of a script's loops"):
+            open_channel(Page(), KeyboardInterrupt, None)  # type: ignore[arg-type]
+    finally:
+        signal.signal(module.SIGNAL, before)
