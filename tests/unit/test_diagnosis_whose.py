@@ -75,7 +75,7 @@ def test_what_a_watchdog_hands_on_counts_and_not_that_it_ends_its_process() -> N
 @pytest.mark.parametrize(
     ("lines", "kind"),
     [
-        (["[CUDA ERROR] at file train_gpt2.cu:961:", "an illegal memory access was encountered"], "user-code"),
+        (["[CUDA ERROR] at file train_gpt2.cu:961:", "an illegal memory access was encountered"], "framework"),
         (["/usr/bin/ld: cannot find -lcuda: No such file or directory"], "environment"),
         (["n1:1:2 [1] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device"], "oom-host"),
         (["UCX ERROR ibv_create_cq() failed: Cannot allocate memory. Please set max locked memory"], "environment"),

@@ -81,6 +81,15 @@ def test_a_node_that_lacks_it_is_told_where_it_is_kept() -> None:
     assert stash.agreed([survivor, ([], (), 4, 2)], 4, kept) is None  # nor at another place
 
 
+def test_another_s_word_on_what_a_node_has_saved_goes_no_further_than_its_own() -> None:
+    """A member that lies says that it keeps a later state of everybody: it would be theirs to restore."""
+    own = [([(1, 9, base, 4)], (), base, 2) for base in (0, 2)]
+    lie = [("evil:1", [(1, 5000, base, 4, 2) for base in (0, 2)])]
+    assert stash.agreed(own, 4, lie, "now", 1) == ((1, 9), {}, {})
+    of_no_round = [("evil:1", [(2, 5000, base, 4, 2) for base in (0, 2)])]
+    assert stash.agreed(own, 4, of_no_round, "now", 1) == ((1, 9), {}, {})
+
+
 def test_what_earlier_lives_have_left_on_the_disks_comes_after_what_this_one_has() -> None:
     disks = [("old", 9, 50, base, 4, 100 + base) for base in (0, 2)], [("older", 9, 90, base, 4, 10) for base in (0, 2)]
     first, second = ([one[at] for one in disks] for at in (0, 1))

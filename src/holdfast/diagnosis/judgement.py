@@ -189,8 +189,7 @@ def _weighed(
     weights: dict[Class, float] = {}
     signs_of = [(term.kind, OF_TERM * _logit(term.sure)) for term in causes]
     if known is not None and known.depth > EFFECT:
-        general = known.kind == Class.USER_CODE and known.name != "python-config"
-        of_library = general and _raised_by(frames) not in ("", "torch")
+        of_library = known.kind == Class.USER_CODE and known.name != "python-config" and _is_of_library(frames)
         signs_of.append((known.kind, _logit(known.sure) * (IN_LIBRARY if of_library else 1.0)))
     share = OF_WORDS if causes else 1.0
     signs_of += [(kind, weight * share) for kind, weight in (*_of_words(words), *_of_frames(frames, words, name, known))]
@@ -199,10 +198,14 @@ def _weighed(
     return weights
 
 
-def _raised_by(frames: Sequence[Frame]) -> str:
-    """The package whose code raised it; empty: the user's, or nobody knows."""
-    outside = [frame.library for frame in frames[-NEAR:] if frame.library != "-"]
-    return outside[-1] if outside else ""
+def _is_of_library(frames: Sequence[Frame]) -> bool:
+    """Whether a library ran into it, and did not refuse what it was given: that it raises itself, and is the script's doing."""
+    outside = [frame for frame in frames[-NEAR:] if frame.library != "-"]
+    if not outside or outside[-1].library in ("", "torch"):
+        return False
+    last = f"{outside[-1].path} {outside[-1].function}"
+    reads = any(sign.kind in (Class.DATA, Class.STORAGE) and sign.pattern.search(last) for sign in signs("callers"))
+    return reads or not frames[-1].source.startswith("raise")
 
 
 def _of_words(words: str) -> Iterator[tuple[Class, float]]:

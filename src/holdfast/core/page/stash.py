@@ -43,6 +43,7 @@ FILE_MAGIC = b"holdfast stash 1"
 REPLICAS = 3
 """Generations that a node keeps of each of another's ranks. While the next one comes of a rank that is ahead of the others on
 its node by a generation, it still has what they have."""
+LAST_ROUND = 2**31  # No job has as many.
 SLOT_BYTES = 1 << 40  # Between the beginnings of two slots: more than the state of one rank.
 
 ALIGN = 64
@@ -167,13 +168,17 @@ def agreed(
     world_size: int,
     kept: Sequence[tuple[str, Iterable[Kept]]] = (),
     life: str = "",
+    last_round: int = LAST_ROUND,
 ) -> tuple[tuple[int, int], dict[int, str], dict[int, tuple[str, int, int]]] | None:
     """Round and step of the newest generation that every node can have at its place; by base rank, where a node has to fetch
     it, and what a node has to read from its disk. None: there is none.
 
     `nodes`: what each holds in memory and on its disk, its base rank, its ranks. `kept`: by address, what can be fetched. Of
     this `life` the later round wins: a job that began again from an older step knows better. What earlier lives have left on
-    the disks comes after that, what was saved last before the rest, and is of round 0 from now on."""
+    the disks comes after that, what was saved last before the rest, and is of round 0 from now on.
+
+    What is kept afar is a node's word on another's ranks. It is not believed of a round after `last_round`, nor of a later step
+    of a round than the ranks' own node has in its memory, if that has any of that round."""
     afar: dict[tuple[int, int], dict[tuple[str, int, int], str]] = {}
     for address, found in kept:
         for round, step, base, world, nproc in found:
@@ -186,7 +191,8 @@ def agreed(
         own.append({(life, round, step) for round, step, base, world in held if (base, world) == (at, world_size)})
         there = {(one[0], one[1], one[2]): one[5] for one in disk if one[3:5] == (at, world_size)}
         saved_s |= {key: max(saved_s.get(key, 0), at_s) for key, at_s in there.items()}
-        here = own[-1] | there.keys() | afar.get((at, nproc), {}).keys()
+        afar[at, nproc] = _borne_out(afar.get((at, nproc), {}), own[-1], last_round)
+        here = own[-1] | there.keys() | afar[at, nproc].keys()
         common = here if common is None else common & here
     if not common:
         return None
@@ -195,3 +201,13 @@ def agreed(
     fetch = {at: elsewhere[best] for at, elsewhere in lacking if best in elsewhere}
     load = {at: best for at, elsewhere in lacking if best not in elsewhere}
     return (best[1] if best[0] == life else 0, best[2]), fetch, load
+
+
+def _borne_out(
+    afar: dict[tuple[str, int, int], str], own: set[tuple[str, int, int]], last_round: int
+) -> dict[tuple[str, int, int], str]:
+    """What others keep of a node's ranks, as far as what that node has itself does not contradict it."""
+    newest: dict[int, int] = {}
+    for _, round, step in own:
+        newest[round] = max(step, newest.get(round, step))
+    return {key: at for key, at in afar.items() if key[1] <= last_round and key[2] <= newest.get(key[1], key[2])}

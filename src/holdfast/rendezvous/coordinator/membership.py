@@ -310,17 +310,19 @@ class Seats(dict[str, Seat]):
         return NEVER if seat.here or seat.state is SeatState.SUCCEEDED else seat.heard_at + self.rules.lease_s
 
     def stash(
-        self, places: Iterable[Place], world_size: int, life: str
+        self, places: Iterable[Place], world_size: int, life: str, round: int
     ) -> tuple[tuple[int, int], dict[int, str], dict[int, tuple[str, int, int]]] | None:
         """Round and step of the newest state that all ranks can restore at these places; and for the base rank of each node
-        that does not have it in memory where else it is: at another node, or on its disk. None: there is none."""
+        that does not have it in memory where else it is: at another node, or on its disk. None: there is none. `round`: the
+        last that there was."""
         joins = [(self[given.node].join, given.base_rank) for given in places]
         if not any(join.stash or join.stash_on_disk for join, _ in joins):
             return None  # as in most jobs
         kept = [(seat.join.stash_at, seat.join.kept) for seat in self.values() if seat.join.kept]
         if not all(join.stash_at for join, _ in joins):
             kept = []  # somebody has no part in it, or could not fetch what it was to have
-        return agreed([(join.stash, join.stash_on_disk, base, join.nproc) for join, base in joins], world_size, kept, life)
+        held = [(join.stash, join.stash_on_disk, base, join.nproc) for join, base in joins]
+        return agreed(held, world_size, kept, life, round)
 
     # --- who they are ---------------------------------------------------------------------------------------------------
 

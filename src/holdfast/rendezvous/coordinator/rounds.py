@@ -83,7 +83,7 @@ def form(job: Job, placement: Placement, now: float) -> list[Action]:
     places, seats = placement.active, job.seats
     world_size = sum(seats[given.node].join.nproc for given in places)
     names = tuple(seats[given.node].name for given in places)
-    stash, to_fetch, to_read = seats.stash(places, world_size, job.life) or (None, {}, {})
+    stash, to_fetch, to_read = seats.stash(places, world_size, job.life, job.round) or (None, {}, {})
     partner = _partners(job, places)
     holders = {seat.join.stash_at: node for node, seat in seats.items()} if partner or to_fetch else {}
     chief = seats[places[0].node].join

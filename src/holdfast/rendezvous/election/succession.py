@@ -325,8 +325,8 @@ def _sought(state: State, seek: Seek, link: int, now: float) -> Step:
             return state, [Transmit(link=link, message=Finish(report=report))]
         if state.role is Role.FOUNDING:
             state, out = knocked_at(state, seek.roster.version, seek.roster.past.life, now)
-        if not state.leads:
-            state = took_over(state, seek.roster, seek.held_s, now)
+        if not state.leads and not (state.roster is not None and state.hears_leader):
+            state = took_over(state, seek.roster, seek.held_s, now, brings=seek.node or "?")
     state = supported(state, seek, link)
     if state.leads or state.leader not in (seek.node, ""):
         out += state.says_who_leads(link)

@@ -17,6 +17,7 @@ from holdfast.rendezvous.election.succession_state import NO_PROPOSAL, Proposal,
 from holdfast.rendezvous.election.witness_claims import Claimed
 from holdfast.rendezvous.lease import FENCE_S
 
+ALONE_S = 30.0  # After so long without a leader one node's word on who has a say is enough.
 PROPOSE_S = 1.0  # How long a proposal waits for its votes, at least. They take a round trip, and a link takes three.
 
 
@@ -27,10 +28,12 @@ def supported(state: State, seek: Seek, link: int) -> State:
     return replace(state, refused={}) if state.refused else state
 
 
-def took_over(state: State, roster: Roster, held_s: float, now: float) -> State:
+def took_over(state: State, roster: Roster, held_s: float, now: float, *, brings: str = "") -> State:
     """Take a newer roster from one that would support us: what it says of itself does not hold for us. `held_s`: for how long
-    it has been known."""
+    it has been known; `brings`: by which node, if it is not our own leader's."""
     if state.roster is not None and (state.is_of_another_run(roster) or state.roster.version >= roster.version):
+        return state
+    if state.roster is not None and brings and not _is_borne_out(state, state.roster, roster, brings, now):
         return state
     if not is_in_reach(state, roster.term) or not is_version_of(roster.term, roster.version):
         return state
@@ -39,6 +42,8 @@ def took_over(state: State, roster: Roster, held_s: float, now: float) -> State:
         if not state.keeping.may_recall(roster, state.setup.known_round):
             return state  # by then others had a say: our earlier life had told them, and let go of these
         roster = state.keeping.recalled(roster, state.setup.known_round)
+    if state.roster is not None:
+        roster = replace(roster, promise_s=min(roster.promise_s, state.roster.promise_s))
     before = state.roster or state.keeping.latest.roster
     held = adopted(roster, state.setup.endpoint, () if before is None else elector_of(before))
     drawn_at = now - held_s
@@ -55,6 +60,23 @@ def took_over(state: State, roster: Roster, held_s: float, now: float) -> State:
             place=0,
         )
     return looks_by(replace(state, roster=held, roster_at=now, drawn_at=drawn_at, life=roster.past.life), state.free_at)
+
+
+def _is_borne_out(state: State, ours: Roster, roster: Roster, brings: str, now: float) -> bool:
+    """Whether another node's word is enough for that roster. Who has a say by ours must have one by it, too: a coordinator
+    drops an electorate only when most in it know the next. So else most in it have to bring such a roster, or nobody else has
+    come for long: those others are gone."""
+    newest = ours.electorates[0] if ours.electorates else None
+    if newest is None or any((one.id, one.size) == (newest.id, newest.size) for one in roster.electorates):
+        return True
+    if max(state.seek_at, state.free_at) + ALONE_S <= now:
+        return True
+    bring = {brings, state.setup.endpoint}
+    for node, link in state.ballot.links.items():
+        known = state.ballot.seeks[link].roster
+        if known is not None and known.version >= roster.version:
+            bring.add(node)
+    return len(state.ballot.of(ours, newest, bring)) >= newest.majority
 
 
 def stand(state: State, now: float) -> Step:
