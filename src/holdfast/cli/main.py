@@ -27,10 +27,11 @@ LAUNCHING = {
 }
 SIMULATE = "run many simulated nodes with faults, repeatably from a seed, and check that every rule is kept"
 WRAP = "run a tool that calls torchrun (accelerate, deepspeed, …) with Holdfast in torchrun's place"
+OTHERS = ("wrap", "simulate", "torchrun")  # Commands that read their arguments themselves.
 TORCHRUN = "PyTorch's own torchrun, which reports its ranks to the daemon at GCP_HOST_DAEMON_PORT"
 ROOMS = {
     "job": "jobs status why incidents diagnose events report stop exclude readmit restart force-leader inject",
-    "node": "check health-service attribution doctor token",
+    "node": "check health-service attribution doctor token completion",
     "fleet": "daemon supervisor web notify top nodes drain uncordon",
 }
 """Commands about jobs, this host, and all hosts, by the folder in which each has the module of its name."""

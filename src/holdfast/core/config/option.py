@@ -1,6 +1,6 @@
 """How is an option written? In one place, the field that it sets:
 
-    lease_s: float = ours("--lease", SOME_SECONDS, "3.0", "seconds without a word after which another node counts as lost")
+    lease_s: float = ours("--lease", SOME_SECONDS, "3.0", "seconds of silence after which a node counts as lost")
 
 The command line, the variable, the key in YAML, `--print-config`, `--help`, the reference pages and the rules of the machines
 derive from that line. The field's default is what the default's text means. An option that several fields are made of stands on

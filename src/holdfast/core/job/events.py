@@ -346,7 +346,7 @@ class NodeExcluded(Event):
     reason: str  # Why the node is excluded, in words.
     by: ExcludedBy
     """Who excluded it: operator · failures (its workers repeatedly failed first) · slowness · script (one of its ranks asked) ·
-    itself"""
+    itself · declared lost (by `holdfast force-leader`)"""
     age_s: float = 0.0
     """Seconds for which it was already excluded when this coordinator took over; 0: this coordinator decided it."""
 

@@ -63,7 +63,7 @@ class Exclusion(Value):
 
     name: str
     reason: str
-    by: str  # operator · failures · slowness · script · itself
+    by: str  # operator · failures · slowness · script · itself · declared lost
     since_unix: float
 
 

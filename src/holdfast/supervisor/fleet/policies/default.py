@@ -91,7 +91,7 @@ class Default:
         # What was done in vain was followed by another deed for the same failure.
         faults = sum(deed.trouble in SOFTWARE and result(deed) != Result.IN_VAIN for deed in lately)
         if faults >= NODE_FAULTS and case.spares:
-            return 2, f"{case.what}; that is the {faults + 1}th failure on {case.node} within an hour"
+            return 2, f"{case.what}; {case.node} has failed {faults + 1} times within an hour"
         return 0, case.what
 
 
