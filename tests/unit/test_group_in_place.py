@@ -7,9 +7,20 @@ import signal
 import pytest
 from kit.stages.group_stage import REPORT, Stage, assigned
 
-from holdfast.agent.group.messages import Exit, KillWorkers, Lives, RegroupWorkers, SignalWorkers, Started, StartWorkers
+from holdfast.agent.group.messages import (
+    Exit,
+    Hung,
+    KillWorkers,
+    Lives,
+    Looked,
+    RegroupWorkers,
+    SignalWorkers,
+    Started,
+    StartWorkers,
+)
 from holdfast.agent.group.state import Phase
 from holdfast.core.job.events import FailureSeen
+from holdfast.core.job.failure import Position
 from holdfast.core.machine import Signalled, Tick
 from holdfast.core.wire.messages import Finish, Join, Stop, Stopped
 
@@ -38,6 +49,18 @@ def lose_the_first(stage: Stage) -> None:
 
 def restart(stage: Stage) -> None:
     stage.told(Stop(round=1, reason="rank 4 was killed", rejoin=True))
+
+
+@pytest.mark.parametrize("waits", [True, None])
+def test_who_only_waits_for_one_that_hangs_keeps_its_process(stage: Stage, waits: bool | None) -> None:
+    """Both have exceeded the same limit: that of the one that waits says nothing of it."""
+    for i in range(2):
+        stage.see(Hung(local_rank=i, pid=100 + i, reason="no step for 2 s", quiet_s=2.0, at_unix=1.0))
+    shown = [Position(rank=4 + i, local_rank=i, pid=100 + i, waits=w) for i, w in enumerate((waits, False))]
+    stage.see(Looked(positions=tuple(shown)))
+    hanging = (1,) if waits else (0, 1)
+    assert tuple(i for sent in stage.did if isinstance(sent, SignalWorkers) for i in sent.local_ranks) == hanging
+    assert [event.failure.local_rank for event in stage.recorded if isinstance(event, FailureSeen)] == list(hanging)
 
 
 def test_who_has_not_failed_is_asked_and_goes_on_in_the_next_round(stage: Stage) -> None:

@@ -9,7 +9,7 @@ elsewhere die; and what they have shown is kept. Then it is a failure like any o
 from __future__ import annotations
 
 from holdfast.agent.group.messages import Hung, KeepStacks, LookAtWorkers, Send
-from holdfast.agent.group.state import Look, Phase, State, Step, WorkerState, first, with_worker
+from holdfast.agent.group.state import Look, Phase, State, Step, Worker, WorkerState, first, with_worker
 from holdfast.agent.group.stopping import all_gone, stop, strike
 from holdfast.agent.group.worker_events import fail
 from holdfast.core.job.events import RankHung
@@ -72,7 +72,7 @@ def looked(state: State, positions: tuple[Position, ...], now: float) -> Step:
 
 def _strike_hanging(state: State) -> tuple[State, list[Action], list[int]]:
     actions, signum = list[Action](), name_of(state.hang_signal)
-    hanging = [worker for worker in state.workers.values() if worker.hangs]
+    state, hanging = _without_waiting(state, [worker for worker in state.workers.values() if worker.hangs])
     for worker in hanging:
         i = worker.local_rank
         state, struck = strike(state, worker, worker.overdue)
@@ -81,3 +81,19 @@ def _strike_hanging(state: State) -> tuple[State, list[Action], list[int]]:
         text = f"rank {worker.rank} (pid {worker.pid}) {state.workers[i].charged_with}; sent {signum}"
         actions += [*struck, Say(text=text, level="error")]
     return state, actions, [worker.local_rank for worker in hanging]
+
+
+def _without_waiting(state: State, hanging: list[Worker]) -> tuple[State, list[Worker]]:
+    """Those that hang, without those that can begin again in place and only wait for another of them: to lose its process would
+    cost it what it has in memory."""
+    waiting = [worker for worker in hanging if worker.in_place and _waits(state, worker)]
+    if len(waiting) == len(hanging):
+        return state, hanging
+    for worker in waiting:
+        state = with_worker(state, worker.local_rank, overdue="", charge=None)
+    return state, [worker for worker in hanging if worker not in waiting]
+
+
+def _waits(state: State, worker: Worker) -> bool:
+    shown = state.shown.get(worker.local_rank)
+    return shown is not None and shown.waits is True

@@ -192,7 +192,7 @@ def _give_up(state: State) -> Step:
     stuck = state.workers.alive
     processes = _named("process", [state.workers[i].pid for i in stuck])
     stuck_in = "uninterruptible sleep in a driver or a mount?"
-    text = f"{processes} survived SIGKILL ({stuck_in}); going on without it"
+    text = f"{processes} survived SIGKILL ({stuck_in}); going on without {'it' if len(stuck) == 1 else 'them'}"
     return replace(state, workers=state.workers.gone(stuck)), [Say(text=text, level="error")]
 
 
