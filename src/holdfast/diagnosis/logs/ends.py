@@ -22,7 +22,8 @@ WORDS = (
     "Root Cause (first observed failure)", "Other Failures:", "host      :", "rank      :", "exitcode  :",
     "failed (exitcode:", "srun: error: ", " was killed by SIG", " exited with code ", " noticed that process rank ",
     " died from signal ", "Process name: [", "Exit code:  ", "Exit Code:  ", " exits with return code = ", ") world_rank=",
-    "-- Process ", " with exit code ", " returned non-zero exit status ", " died with <Signals.", " terminated with signal SIG",
+    "-- Process ", " status failed ", " with exit code ", " returned non-zero exit status ", " died with <Signals.",
+    " terminated with signal SIG",
 )  # fmt: skip
 """One of these is in every line that is read here."""
 
@@ -46,6 +47,7 @@ _ENDS = (
     re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)"),
     _MPI,
     re.compile(r"^(?P<node>\S+): rank (?P<rank>\d+) (?:exited with code (?P<status>\d+)|died from signal (?P<signal>\d+))"),
+    re.compile(r"\bContainer rank (?P<rank>\d+) status failed .*\bcode (?P<code>-?\d+)"),
     re.compile(r"\b[Rr]ank (?P<rank>\d+) (?:crashed|exited|died|failed|terminated) with exit code (?P<code>-?\d+)"),
     re.compile(r"'--local_rank=(?P<local>\d+)'.* (?:exits with return code = |returned non-zero exit status )(?P<code>-?\d+)"),
     re.compile(r"'--local_rank=(?P<local>\d+)'.* died with <Signals\.(?P<signal>SIG\w+)"),
@@ -55,8 +57,8 @@ _ENDS = (
         r"(?:was killed by (?P<signal>SIG\w+)|exited with code (?P<code>\d+))"
     ),
 )
-"""Of srun, torchrun, mpirun (the first to fail), Hydra, DeepSpeed, torch's older launcher, torch.multiprocessing and Holdfast.
-`code` is as `Popen.returncode`, `status` as a shell says it; `signal` is a number, a name, or what srun calls it."""
+"""Of srun, torchrun, mpirun (the first to fail), Hydra, Paddle, DeepSpeed, torch's older launcher, torch.multiprocessing and
+Holdfast. `code` is as `Popen.returncode`, `status` as a shell says it; `signal` is a number, a name, or what srun calls it."""
 
 
 class Box:
