@@ -24,6 +24,7 @@ class Page:
         self.words = memoryview(bytearray(layout.SIZE)).cast("Q")
         self.changed = threading.Condition()
         self.told: list[int] = []
+        self.over = False  # The test is: who listens hears no more.
 
     def say(self, word: int, life: dict[str, Any] | None = None) -> None:
         """The agent's next word."""
@@ -38,7 +39,9 @@ class Page:
 
     def sleep_on(self, word: int, which: int) -> None:
         with self.changed:
-            self.changed.wait_for(lambda: self.words[which] != word, 0.05)
+            self.changed.wait_for(lambda: self.over or self.words[which] != word, 0.05)
+        if self.over:
+            threading.Event().wait()
 
     def tell_life(self, what: int) -> None:
         with self.changed:
@@ -56,7 +59,7 @@ def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
     monkeypatch.setattr(module, "this_worker", SimpleNamespace(tell_life=page.tell_life, begin_anew=lambda: None))
     monkeypatch.setattr(module, "begin", lambda bootstrap, given: None)
     yield page
-    page.words = None  # type: ignore[assignment]
+    page.over = True
 
 
 def listening(page: Page) -> Channel:

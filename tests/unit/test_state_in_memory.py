@@ -144,6 +144,7 @@ def test_two_modules_that_one_optimizer_changes_make_one_step(state: State) -> N
     assert state.step == 1
 
 
+@pytest.mark.filterwarnings("ignore:more is kept than")
 @pytest.mark.parametrize("cut_short", ["in the step", "after unscale_"])
 def test_what_a_scaler_knows_between_step_and_update_ends_with_the_life(state: State, cut_short: str) -> None:
     def begin_life() -> tuple[Any, Any, Any]:
