@@ -25,13 +25,14 @@ from holdfast.agent.group.messages import (
 )
 from holdfast.agent.group.state import Phase, State
 from holdfast.core.job.failure import Evidence, Failure
-from holdfast.core.machine import NEVER
+from holdfast.core.machine import NEVER, Say
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import (
     Failed,
     Finish,
     Join,
     Message,
+    Notice,
     Refused,
     Renew,
     Reply,
@@ -236,10 +237,23 @@ def test_an_operators_request_about_a_node_goes_to_the_coordinator_and_its_answe
 def test_a_spare_knows_why_until_it_has_a_place() -> None:
     stage = Stage()
     stage.told(Waiting(round=1, reason="the job has its 2 nodes"))
+    assert stage.only(Say).text == "this node waits as a spare: the job has its 2 nodes"
     assert stage.group.state.spare_because == "the job has its 2 nodes"
     assert [join.known_round for join in stage.said] == [1], "whoever hears it again shall know of that round"
     stage.run()
     assert stage.group.state.spare_because == ""
+
+
+def test_a_node_without_a_round_knows_what_it_waits_for() -> None:
+    stage = Stage()
+    stage.told(Notice(text="1 of 2 are ready (a); giving up in 9 s", waits_for="1 of 2 are ready (a)"))
+    stage.told(Notice(text="nodes were not started alike"))
+    assert stage.group.state.waits_for == "1 of 2 are ready (a)"
+    stage.run()
+    stage.end(0, 1)
+    stage.end(1, 1)
+    stage.told(Stop(round=1, reason="rank 4 failed", rejoin=True))
+    assert stage.group.phase is Phase.JOINING and stage.group.state.waits_for == ""
 
 
 def test_a_node_says_of_which_run_it_is_once_it_has_been_taken_in() -> None:

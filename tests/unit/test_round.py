@@ -90,7 +90,8 @@ def test_whoever_waits_is_told_for_whom() -> None:
     job.stopped_and_back("a", now=11.0)
     job.renew("a", "b", now=14.0)
     job.tick(15.0)
-    assert job.said[-1] == ("a", Notice(text="round 2 waits for the workers of b, which have not ended yet; giving up in 55 s"))
+    waits_for = "round 2 waits for the workers of b, which have not ended yet"
+    assert job.said[-1] == ("a", Notice(text=f"{waits_for}; giving up in 55 s", waits_for=waits_for))
 
 
 def test_the_only_node_is_not_missing_while_it_stops_its_workers() -> None:
@@ -106,8 +107,9 @@ def test_who_waits_for_more_than_enough_is_told_when_it_begins() -> None:
     job.join("a", "b", now=1.0)
     assert job.machine.deadline() == 5.0
     job.tick(5.0)
-    text = "round 1 begins in 26 s with 2 nodes (a, b), or at once when there are 4"
-    assert job.said[-2:] == [("a", Notice(text=text)), ("b", Notice(text=text))]
+    waits_for = "round 1 has 2 nodes (a, b), and begins at once when there are 4"
+    said = Notice(text=f"{waits_for}; else in 26 s", waits_for=waits_for)
+    assert job.said[-2:] == [("a", said), ("b", said)]
     assert job.machine.deadline() == 31.0 and kinds(job.tick(31.0)) == ["Assigned", "Assigned"]
 
 

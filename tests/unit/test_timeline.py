@@ -186,6 +186,17 @@ def test_workers_are_as_last_seen() -> None:
     ]
 
 
+def test_a_job_whose_ranks_have_ended_and_shall_run_again_is_between_rounds() -> None:
+    story = two_lives()
+    seen = [story.told("a", "b").is_between_rounds]
+    story.then("a", Decided(decision="rejoin", reason="b left", restarts_left=2))
+    seen.append(story.told("a", "b").is_between_rounds)
+    story.exit("a", 0, -15)
+    seen += [story.told(*nodes).is_between_rounds for nodes in (("a", "b"), ("a",), ())]
+    story.life(3, 1, "a")
+    assert [*seen, story.told("a").is_between_rounds] == [False, False, False, True, False, False]
+
+
 def test_no_time_is_lost_while_a_life_carries_on_without_some() -> None:
     story = Story()
     story.agents("a", "b")

@@ -17,7 +17,7 @@ from holdfast.telemetry.report.safe_text import one_line
 STYLES = {
     "running": "green", "ended": "dim", "lost": "bold red", "failed": "red", "succeeded": "green",
     "fit": "green", "spare": "cyan", "suspect": "yellow", "draining": "yellow", "unfit": "bold red",
-    "have": "green", "degraded": "yellow", "missing": "bold red",
+    "have": "green", "degraded": "yellow", "missing": "bold red", "between": "yellow",
 }  # fmt: skip
 """Colour of a cell that begins with the word."""
 

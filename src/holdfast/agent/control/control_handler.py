@@ -268,6 +268,7 @@ class ControlHandler(Component):
             "world_size": assigned.world_size if assigned else None,
             "hosting": group.state.hosting,
             "spare_because": group.state.spare_because if group.phase is Phase.JOINING else "",
+            "waits_for": group.state.waits_for if group.phase is Phase.JOINING else "",
             "workers": [
                 {
                     "rank": seat.rank,

@@ -125,7 +125,8 @@ def step(state: State, seen: Observation, now: float) -> Step:
     """The table of transitions, in parts. None: another part knows it."""
     if isinstance(seen, Told):
         if isinstance(seen.message, Notice):
-            return state, [Say(text=seen.message.text, level=seen.message.level)]
+            waits_for = seen.message.waits_for or state.waits_for
+            return replace(state, waits_for=waits_for), [Say(text=seen.message.text, level=seen.message.level)]
         return _told(state, seen.message, now)
     for part in (_of_time, _of_lives, _of_workers, _of_round, _of_node):
         if (after := part(state, seen, now)) is not None:

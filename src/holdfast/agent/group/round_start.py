@@ -6,7 +6,7 @@ from holdfast.agent.group.messages import MemorySeen, OpenLogs, Send, StartWorke
 from holdfast.agent.group.node_health import check
 from holdfast.agent.group.state import Phase, State, Step, first, joined_with, workers_of
 from holdfast.core.job.events import JoinRequested, RoundFormed
-from holdfast.core.machine import Action, Record
+from holdfast.core.machine import Action, Record, Say
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import Assigned, Waiting
 
@@ -14,7 +14,7 @@ from holdfast.core.wire.messages import Assigned, Waiting
 def begin(state: State, now: float) -> Step:
     """Ask for a round: the first, or another."""
     rank = state.assigned.group_rank if state.assigned else None
-    state = replace(state, phase=Phase.JOINING, joined_at=now, rejoin=None)
+    state = replace(state, phase=Phase.JOINING, joined_at=now, rejoin=None, waits_for="")
     state = joined_with(state, round=state.round, group_rank=rank)
     asked = JoinRequested(round=state.round + 1, backend=state.backend, endpoint=state.endpoint)
     actions: list[Action] = [Send(message=state.join)]
@@ -28,14 +28,17 @@ def begin(state: State, now: float) -> Step:
 
 def waits(state: State, waiting: Waiting) -> Step:
     """There is no round yet, or no place in one."""
+    said = list[Action]()
     known, is_of_another_run = state.join.known_round, waiting.life != state.join.life
     if waiting.round >= known or is_of_another_run:
+        if waiting.reason != state.spare_because:
+            said.append(Say(text=f"this node waits as a spare: {waiting.reason}", level="warning"))
         state = replace(state, spare_because=waiting.reason)
     if waiting.round <= known and not is_of_another_run:
-        return state, []
+        return state, said
     state = joined_with(state, known_round=max(known, waiting.round), life=waiting.life)
     # Said at once: a coordinator's successor learns it from the Join. While the node is being checked, with that.
-    return state, [] if state.checking else [Send(message=state.join)]
+    return state, said if state.checking else [*said, Send(message=state.join)]
 
 
 def start(state: State, assigned: Assigned, now: float) -> Step:

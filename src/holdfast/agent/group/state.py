@@ -267,6 +267,7 @@ class State(Value):
     assigned: Assigned | None = None  # The round of the workers we have or had. None: there was none yet.
     joined_at: float = 0.0
     spare_because: str = ""  # Why there is no place for this node, as the coordinator said last.
+    waits_for: str = ""  # What the next round waits for, as the coordinator said last.
     held: bool = False  # The round's workers wait for log files, GPUs' memory or warm spares. They count as starting.
     opening_logs: bool = False  # Their log files are being made.
     spares_until: float = -NEVER  # Until when warm spares are worth waiting for.

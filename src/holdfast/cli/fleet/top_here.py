@@ -31,7 +31,7 @@ def fleet_here(wanted: str, clock: Callable[[], float] = time.time) -> dict[str,
                 seen["state"] = NodeState.LOST if told["state"] == JobState.RUNNING else "gone"
             elif any(rank["state"] == WorkerState.RUNNING for rank in ranks):
                 seen["state"] = NodeState.FIT
-            seen["reason"] = node["spare_because"] or seen["reason"]
+            seen["reason"] = node["spare_because"] or node["waits_for"] or seen["reason"]
         jobs.append(_job(name, told))
         deeds += _deeds(name, here.job)
     deeds.sort(key=lambda deed: float(deed["at_unix"]))

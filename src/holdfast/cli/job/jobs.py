@@ -44,6 +44,8 @@ def _ranks(job: Timeline) -> int:
 
 def state(job: Timeline) -> str:
     """The job's state in a few words: `running`, `failed (exit code 1)`."""
+    if job.is_between_rounds:
+        return "between rounds"
     if job.state != JobState.ENDED:
         return job.state
     return f"{job.outcome}" if not job.exit_code else f"{job.outcome} (exit code {job.exit_code})"

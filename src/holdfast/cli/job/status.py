@@ -96,7 +96,9 @@ def _about(seen: Seen) -> Iterator[tuple[str, str]]:
         left = "" if last.restarts_left is None else f", {count(last.restarts_left, 'restart')} left"
         yield "", f"{moment(last.at_unix)}, in round {last.round}{left}"
     if job.lost_s:
-        yield "lost", f"{span(job.lost_s)} from failures to the steps that had been reached"
+        stepped = all(one.phases["first step"] is not None for one in job.restarts)
+        until = "to the steps that had been reached" if stepped else "until ranks ran again: of steps since, nothing is known"
+        yield "lost", f"{span(job.lost_s)} from failures {until}"
     yield from (("excluded", f"{one.name}: {one.reason} ({one.by}, {moment(one.since_unix)})") for one in job.excluded)
     yield from (("straggler", text) for text in job.stragglers)
     yield from (("degraded", text) for text in job.degraded)
@@ -108,6 +110,8 @@ def _node_row(node: NodeSeen, answers: Answers) -> tuple[object, ...]:
         agent = str(answers[node.name].get("state", "answers"))
         if why := answers[node.name].get("spare_because"):
             agent = f"spare ({one_line(str(why), 100)})"
+        elif why := answers[node.name].get("waits_for"):
+            agent = f"{agent}: {one_line(str(why), 200)}"
     else:
         agent = "runs, does not answer" if node.is_running else "gone"
     again = f" (agent {node.agents} of this node)" if node.agents > 1 else ""
@@ -158,5 +162,6 @@ def shown(seen: Seen, answers: Answers) -> dict[str, Any]:
 
 
 def _node_plain(node: NodeSeen, answers: Answers) -> dict[str, Any]:
-    because = answers.get(node.name, {}).get("spare_because") or None
-    return {**to_plain(node), "answers": node.name in answers, "spare_because": because}
+    said = answers.get(node.name, {})
+    why = {name: said.get(name) or None for name in ("spare_because", "waits_for")}
+    return {**to_plain(node), "answers": node.name in answers, **why}

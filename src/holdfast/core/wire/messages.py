@@ -405,6 +405,7 @@ class Notice(Message):
 
     text: str
     level: str = "warning"  # As of `Say`.
+    waits_for: str = ""  # Where no round runs: what the next one waits for.
 
 
 class ToImport(Message):

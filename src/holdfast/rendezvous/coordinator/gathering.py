@@ -121,22 +121,24 @@ class Gathering:
         if now < self.notice_at:
             return []
         self.notice_at = now + NOTICE_AGAIN_S
-        text, waiting = self._waits(last_round, now), [seat for seat in self.seats.ready if seat.linked]
+        waits_for, until = self._waits(last_round, now)
+        text, waiting = f"{waits_for}; {until}", [seat for seat in self.seats.ready if seat.linked]
         if not waiting:
             return [Say(text=text, level="warning")]
-        return [Tell(node=seat.join.node, message=Notice(text=text)) for seat in waiting]
+        return [Tell(node=seat.join.node, message=Notice(text=text, waits_for=waits_for)) for seat in waiting]
 
-    def _waits(self, last_round: int, now: float) -> str:
+    def _waits(self, last_round: int, now: float) -> tuple[str, str]:
+        """(for what, and for how much longer)."""
         here, number = self._here, last_round + 1
         stopping = [seat.name for seat in self.seats.members]
         if self.is_last_call(last_round) and not stopping:
-            begins = f"round {number} begins in {max(0.0, self.opens_at(last_round) - now):.0f} s"
-            return f"{begins} with {len(here)} nodes ({named(here)}), or at once when there are {self.seats.most}"
+            more = f"round {number} has {len(here)} nodes ({named(here)}), and begins at once when there are {self.seats.most}"
+            return more, f"else in {max(0.0, self.opens_at(last_round) - now):.0f} s"
         until = f"giving up in {self.gives_up_at - now:.0f} s"
         if stopping and len(here) + len(stopping) >= self.rules.min_nodes:
-            return f"round {number} waits for the workers of {named(stopping)}, which have not ended yet; {until}"
+            return f"round {number} waits for the workers of {named(stopping)}, which have not ended yet", until
         state = f"{len(here)} of {self.rules.min_nodes} are ready{_in_brackets(here)}{self._others(here)}"
-        return f"waiting for nodes: {self.unplaced_why if len(here) >= self.rules.min_nodes else state}; {until}"
+        return f"waiting for nodes: {self.unplaced_why if len(here) >= self.rules.min_nodes else state}", until
 
     def too_few(self, last_round: int, now: float) -> str:
         """Why no round was formed, and what would help."""

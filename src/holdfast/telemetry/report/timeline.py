@@ -171,6 +171,15 @@ class Timeline(Value):
         return self.state in (JobState.STARTING, JobState.RUNNING)
 
     @property
+    def is_between_rounds(self) -> bool:
+        """Whether no rank runs, and the next round's shall: nodes are waited for, or checked."""
+        life = self.life
+        if self.state is not JobState.RUNNING or life is None or life.decision is None:
+            return False
+        goes_on = life.decision.decision in (Verdict.RESTART, Verdict.REJOIN)
+        return goes_on and all(worker.state in (WorkerState.EXITED, WorkerState.UNKNOWN) for worker in life.workers)
+
+    @property
     def life(self) -> Life | None:
         """The latest life."""
         return self.lives[-1] if self.lives else None
