@@ -55,6 +55,7 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("README.md", "make demo"): "tests/e2e/test_demo.py runs it",
     ("README.md", "pip install"): "needs a package index; tests/e2e/test_wheel.py installs the wheel",
     ("docs/how-to/from-torchrun.md", "holdfast run --nnodes 2"): "needs two hosts",
+    ("docs/how-to/diagnose.md", "HOLDFAST_ASK_KEY"): "needs a model; tests/e2e/test_second_opinion.py has a server",
     ("docs/how-to/frameworks.md", "pip install"): "needs a package index; tests/e2e/test_wrap.py runs the script",
     ("docs/how-to/frameworks.md", "holdfast wrap"): "needs the tool; tests/e2e/test_wrap.py has accelerate and a shell script",
     ("docs/how-to/frameworks.md", "NGPU=8"): "needs torchtitan and GPUs; tests/e2e/test_wrap.py has a shell script",

@@ -25,6 +25,9 @@ from holdfast.telemetry.record.state_dir import incident_dir
 OWN = (Cause.EXIT, Cause.SIGNAL, Cause.EARLY, Cause.EXCEPTION)
 """Ends of a rank's own: what others complain of is this."""
 
+PATIENCE_S = 0.5
+"""How long a job waits for the user's rules, once, at its first failure. On a busy host that takes 0.1 s."""
+
 
 def end_of(failure: Failure, *, first: bool = False) -> End:
     """How that worker ended."""
@@ -112,18 +115,22 @@ def trouble() -> str:
     return _rules()[1]
 
 
-@cache
 def _rules() -> tuple[Rules, str]:
-    """Ours with the user's. Theirs are on a disk that may hang, and may be wrong, while a job waits to go on: then without."""
-    ours, said = load(), ["the disk does not answer"]
-    found: list[Rules] = []
+    """(ours with the user's, why without those)."""
+    ours, found, trouble = _being_read()
+    return (found[0], "") if found else (ours, trouble[-1])
+
+
+@cache
+def _being_read() -> tuple[Rules, list[Rules], list[str]]:
+    """(ours, ours with the user's once they are read, why they are not). They are on a disk that may hang, and a job waits."""
+    ours, found, trouble = load(), list[Rules](), ["the disk does not answer"]
 
     def read() -> None:
         try:
             found.append(load(own_files()))
-            said.clear()
         except UsageError as error:
-            said[:] = [error.what]
+            trouble.append(error.what)
 
-    IoThread().do(read)
-    return found[0] if found else ours, "; ".join(said)
+    IoThread(PATIENCE_S).do(read)
+    return ours, found, trouble

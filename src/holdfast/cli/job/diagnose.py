@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections import deque
+from collections.abc import Sequence
+from itertools import chain
 
 from holdfast.cli.choose import choose, json_argument, story
 from holdfast.cli.table import Table, answer
@@ -20,6 +23,8 @@ from holdfast.diagnosis.tables import DEPTHS
 from holdfast.telemetry.record.state_dir import events_files
 from holdfast.telemetry.report.safe_text import one_line
 
+TAIL = 60  # Last lines of a log, for a second opinion.
+
 HELP = "why did it fail? the cause among all messages, whose it is, and what to do"
 
 
@@ -30,6 +35,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--rules", action="append", default=[], metavar="FILE", help="more rules, as TOML; may be repeated")
     parser.add_argument("--list-rules", action="store_true", help="show the rules, and nothing else")
+    asks = "where the rules are not sure, send the logs' ends, without secrets, to this API of a language model; see the how-to"
+    parser.add_argument("--ask", metavar="URL", help=asks)
+    parser.add_argument("--ask-model", default="", metavar="NAME", help="of that API (default: the first that it lists)")
     json_argument(parser)
 
 
@@ -40,18 +48,35 @@ def run(options: argparse.Namespace) -> int:
         headings = ("rule", "class", "depth", "sure", "advised", "says")
         rows = [(one.name, one.kind, DEPTHS[one.depth], f"{one.confidence:.0%}", one.action, one.says) for one in rules.rules]
         return answer(options.json, lambda: [as_table(rule) for rule in rules.rules], [Table(headings, rows)])
-    if options.what == ["-"]:
-        evidence = of_text(sys.stdin.buffer.read().decode("utf-8", "replace"), rules, source="stdin")
-    elif options.what and all(os.path.exists(path) for path in options.what) and not _is_job(options.what):
-        evidence = of_files(options.what, rules)
-    else:
-        evidence = _of_job(options.what, rules)
+    evidence, tails = _read(options.what, rules)
     finding = attribute(evidence)
-    answer(options.json, lambda: as_json(finding, sources=evidence.sources), as_lines(finding, sources=evidence.sources))
+    plain, lines = as_json(finding, sources=evidence.sources), as_lines(finding, sources=evidence.sources)
+    if options.ask:
+        from holdfast.diagnosis import second_opinion  # HTTP and TLS take 30 ms
+
+        asked = second_opinion.model(options.ask, options.ask_model, os.environ.get("HOLDFAST_ASK_KEY", ""))
+        said = second_opinion.ask(asked, finding, tails, say=lambda line: print(line, file=sys.stderr))
+        plain, lines = plain | said, chain(lines, second_opinion.as_lines(said))
+    answer(options.json, lambda: plain, lines)
     return 0 if finding.rule or finding.evidence else 1
 
 
-def _of_job(what: list[str], rules: Rules) -> Evidence:
+def _read(what: list[str], rules: Rules) -> tuple[Evidence, list[Sequence[str]]]:
+    """(what is known, and the last lines of the logs)."""
+    if what == ["-"]:
+        text = sys.stdin.buffer.read().decode("utf-8", "replace")
+        return of_text(text, rules, source="stdin"), [text.splitlines()[-TAIL:]]
+    if what and all(os.path.exists(path) for path in what) and not _is_job(what):
+        return of_files(what, rules), [_tail(path) for path in what if os.path.isfile(path)]
+    return _of_job(what, rules)
+
+
+def _tail(path: str) -> Sequence[str]:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return list(deque(file, TAIL))
+
+
+def _of_job(what: list[str], rules: Rules) -> tuple[Evidence, list[Sequence[str]]]:
     """What a job's own files tell of its last failure."""
     if len(what) > 1:
         raise UsageError(f"there is no {next(path for path in what if not os.path.exists(path))}")
@@ -63,7 +88,7 @@ def _of_job(what: list[str], rules: Rules) -> Evidence:
         raise UsageError(f"no rank has failed in job {seen.job.job}, but the job has: {one_line(seen.job.reason, 500)}")
     if life is None:
         raise UsageError(f"job {seen.job.job} has no failure", hint="give logs, or another job: see `holdfast jobs`")
-    return of_round(seen.path, life.round, life.failures, rules)
+    return of_round(seen.path, life.round, life.failures, rules), [failure.log_tail for failure in life.guilty[:3]]
 
 
 def _is_path(word: str) -> bool:
