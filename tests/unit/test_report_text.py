@@ -90,6 +90,8 @@ def test_a_lost_node_is_named_and_has_no_rank():
 
 def test_without_any_evidence_it_says_how_to_have_some():
     assert "no traceback is known, and its output was not kept; with --tee 3" in report_text(report(failure(3, exitcode=7)))
+    crashed = report_text(report(failure(3, exitcode=-11, cause="signal")))
+    assert "its output says where it crashed, but was not kept; with --tee 3" in crashed
     empty = failure(3, exitcode=7, log_path="/logs/3/stderr.log")
     assert "no traceback is known, and its log is empty: /logs/3/stderr.log" in report_text(report(empty))
 

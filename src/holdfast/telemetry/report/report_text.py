@@ -39,6 +39,9 @@ HINTS = {
 }
 """What a signal that nobody here sent usually means."""
 
+CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL")
+"""Signals on which Python writes where each thread was, to the rank's stderr."""
+
 _DIGITS = re.compile(r"\d+")
 
 BOLD, RED, DIM, OFF = "\x1b[1m", "\x1b[1;31m", "\x1b[2m", "\x1b[0m"
@@ -195,9 +198,12 @@ def _explained(root: Failure, is_explained: bool) -> Iterator[str]:
     if hint:
         yield f"{root.signal_name}: {hint}"
     if not root.traceback and not root.log_tail:
-        kept = f"its log is empty: {plain(root.log_path, keep='')}" if root.log_path else "its output was not kept"
-        advice = "" if root.log_path else "; with --tee 3 its last lines would stand here"
-        yield f"no traceback is known, and {kept}{advice}"
+        if root.log_path:
+            yield f"no traceback is known, and its log is empty: {plain(root.log_path, keep='')}"
+        else:
+            crashed = root.signal_name in CRASHES
+            told = "its output says where it crashed, but" if crashed else "no traceback is known, and its output"
+            yield f"{told} was not kept; with --tee 3 its last lines would stand here"
 
 
 def _of_memory(root: Failure) -> str:
