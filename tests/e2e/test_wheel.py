@@ -68,9 +68,9 @@ def test_the_wheel_asks_for_the_core_dependencies_only(installed: Path) -> None:
     assert names == {"holdfast", "msgspec", "pyyaml", "rich", "prometheus_client"} | of_rich
 
 
-def test_the_wheel_has_the_dashboard(installed: Path) -> None:
-    (page,) = installed.parents[1].glob("lib/python*/site-packages/holdfast/supervisor/web/static/index.html")
-    assert page.read_text().startswith("<!doctype html>")
+def test_the_wheel_brings_the_manual_page(installed: Path) -> None:
+    page = installed.parents[1] / "share/man/man1/holdfast.1"
+    assert page.read_text() == (ROOT / "docs/holdfast.1").read_text()
 
 
 def test_the_extra_nvrx_installs_the_script_ft_launcher_and_nothing_else_does(installed: Path, tmp_path: Path) -> None:

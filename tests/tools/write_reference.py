@@ -22,6 +22,7 @@ from tools.reference import (
     group,
     http_api,
     injector,
+    man,
     metrics,
     monitor,
     rounds,
@@ -56,6 +57,7 @@ def main() -> None:
     }
     for name, text in pages.items():
         (docs / "reference" / f"{name}.md").write_text(text)
+    (docs / "holdfast.1").write_text(man.page())
     (docs / "layers.svg").write_text(drawn())
     for name, diagram in (("rounds", rounds.diagram(steps)), ("succession", succession.diagram(roles))):
         explained = docs / "explanation" / f"{name}.md"

@@ -151,16 +151,20 @@ def _meant(word: str) -> str:
     return did_you_mean(word, (*LAUNCHING, "wrap", *ASKING, "torchrun", "simulate"))
 
 
-def _help() -> str:
+def commands() -> dict[str, str]:
+    """Each command, and what it does."""
     asking = {name: command_module(name).HELP for name in ASKING}
-    lines = {**LAUNCHING, "wrap": WRAP, **asking, "torchrun": TORCHRUN, "simulate": SIMULATE}
+    return {**LAUNCHING, "wrap": WRAP, **asking, "torchrun": TORCHRUN, "simulate": SIMULATE}
+
+
+def _help() -> str:
     return "\n".join(
         [
             "usage: holdfast COMMAND …",
             "",
             "Launches distributed training and keeps it running. `holdfast run` takes torchrun's command line.",
             "",
-            *(f"  {name:<14} {line.splitlines()[0]}" for name, line in lines.items()),
+            *(f"  {name:<14} {line.splitlines()[0]}" for name, line in commands().items()),
             "",
             "`holdfast COMMAND --help` tells more; `holdfast --version` the version.",
         ]
