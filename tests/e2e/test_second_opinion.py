@@ -106,7 +106,9 @@ def test_no_key_crosses_a_network_in_clear(holdfast: Any, tmp_path: Path) -> Non
     log.write_text(UNKNOWN)
     done = holdfast("diagnose", "--ask", "http://models.example/v1", log, env={"HOLDFAST_ASK_KEY": "sesame"})
     assert done.returncode == 2 and "would cross the network to models.example in clear" in done.stderr
-    assert holdfast("diagnose", "--ask", "models.example", log).returncode == 2
+    for url in ("models.example", "http://[::1", "https://user:sesame@models.example"):
+        refused = holdfast("diagnose", "--ask", url, log)
+        assert refused.returncode == 2 and "no address of a server" in refused.stderr and "sesame" not in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -56,9 +56,12 @@ class Model(Value):
 
 def model(url: str, name: str, key: str) -> Model:
     """Who is asked, checked. UsageError: there can be no such server, or it would be sent the key in clear."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"--ask: {url} is no address of a server", hint="such as --ask http://localhost:8000/v1")
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+        raise UsageError("--ask: that is no address of a server", hint="give http://HOST:PORT/v1; a key in HOLDFAST_ASK_KEY")
     if key and parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
         raise UsageError(f"--ask: HOLDFAST_ASK_KEY would cross the network to {parts.hostname} in clear", hint="use https")
     return Model(url=url.rstrip("/"), name=name, key=key)
@@ -92,7 +95,7 @@ def _question(finding: Finding, tails: Iterable[Iterable[str]]) -> str:
     lines += [f"decided by: {quote.text}" for quote in finding.evidence]
     for tail in tails:
         lines += ["", "the end of a log:", *tail]
-    return without_secrets("\n".join(line[:CHARACTERS] for line in lines))
+    return without_secrets("\n".join(line.rstrip()[:CHARACTERS] for line in lines))
 
 
 def without_secrets(text: str) -> str:
@@ -137,6 +140,7 @@ class _Stays(urllib.request.HTTPRedirectHandler):
 def _ask(model: Model, path: str, body: dict[str, Any] | None = None) -> Any:
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {model.key}"} if model.key else {})
     data = None if body is None else json.dumps(body).encode()
-    opener = urllib.request.build_opener(_Stays)
+    direct = [urllib.request.ProxyHandler({})] if model.url.startswith("http:") else []  # a proxy would read the key
+    opener = urllib.request.build_opener(_Stays, *direct)
     with opener.open(urllib.request.Request(model.url + path, data, headers), timeout=WITHIN_S) as answer:
         return json.loads(answer.read(MOST_BYTES))
