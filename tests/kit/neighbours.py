@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,23 +10,28 @@ from contextlib import contextmanager
 
 NOBODY = 65534
 
-# What it needs is imported before: our Python may lie where nobody else may read.
 _BECOMES = f"""
 import os, resource, signal, socket, sys, time, urllib.request
 os.setgroups([]), os.setgid({NOBODY}), os.setuid({NOBODY}), os.umask(0o022)
 """
 
 
-def as_nobody(source: str, *args: object, needs: str = "os") -> str:
-    """What a program of another user prints; `needs`: a module that it imports."""
-    words = [sys.executable, "-c", f"import {needs}{_BECOMES}{source}", *map(str, args)]
+def _becomes(source: str) -> str:
+    """It imports what `source` does before it is nobody: our Python may lie where nobody else may read."""
+    imports = [each for each in ast.walk(ast.parse(source)) if isinstance(each, ast.Import | ast.ImportFrom)]
+    return "\n".join(map(ast.unparse, imports)) + _BECOMES + source
+
+
+def as_nobody(source: str, *args: object) -> str:
+    """What a program of another user prints."""
+    words = [sys.executable, "-c", _becomes(source), *map(str, args)]
     return subprocess.run(words, capture_output=True, text=True, timeout=60, check=True, cwd="/").stdout
 
 
 @contextmanager
 def beside(source: str, *args: object, is_ours: bool = False) -> Iterator[subprocess.Popen[str]]:
     """A program of another user, or of ours, that has printed a line and runs on until the block ends."""
-    words = [sys.executable, "-c", ("" if is_ours else _BECOMES) + source, *map(str, args)]
+    words = [sys.executable, "-c", source if is_ours else _becomes(source), *map(str, args)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd="/") as running:
         assert running.stdout is not None and running.stdout.readline()
         try:

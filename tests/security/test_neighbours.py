@@ -290,7 +290,7 @@ except ConnectionError:
 
 
 ANSWERS = """
-import json, socket
+import json, socket, sys
 server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
 print("up", flush=True)
 hello = json.dumps({"holdfast": 4, "nonce": "00" * 16}).encode()
@@ -302,7 +302,7 @@ while True:
 
 @pytest.mark.root
 def test_an_agent_without_a_token_proves_nothing_to_another_user_who_has_the_endpoint(holdfast, script, free_port, wait_until):
-    with beside("import sys" + ANSWERS, free_port):
+    with beside(ANSWERS, free_port):
         where = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port}", "--rdzv-conf", "is_host=false")
         job = holdfast.start("run", "--nnodes", 2, *where, script("print('master', __import__('os').environ['MASTER_ADDR'])"))
         wait_until(lambda: f"it is of another user (uid {NOBODY}), and there is no token" in job.stderr)
@@ -343,6 +343,7 @@ def test_a_supervisor_without_a_token_hears_no_agent_of_another_user(holdfast, s
 
 
 CORDONS = """
+import grpc._channel
 channel = grpc.insecure_channel(f"127.0.0.1:{sys.argv[1]}")
 print(channel.unary_unary(sys.argv[2])(b"", timeout=30))
 """
@@ -353,7 +354,7 @@ def test_a_host_s_daemon_hears_no_other_user_unless_it_is_told_to(holdfast, tmp_
     for number, allowed in enumerate(((), ("--allow-user", NOBODY), ("--allow-user", "any"))):
         running = holdfast.start("daemon", "--port", 0, "--state-dir", tmp_path / f"daemon{number}", *allowed)
         method = f"/{SERVICE}/{next(iter(METHODS))}"
-        said = as_nobody(CORDONS, port_of(running), method, needs="grpc._channel")
+        said = as_nobody(CORDONS, port_of(running), method)
         assert ("not heard from this user" in said) == (not allowed) and "heard" in said
         if not allowed:
             wait_until(lambda running=running: f"uid {NOBODY}" in running.stderr and "--allow-user" in running.stderr)
