@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_stash_replicas import LOCKSTEP, Said, lose
+from kit.jobs.lockstep import LOCKSTEP, Said, lose
 
 from holdfast.agent.states.state_disk import StateDisk, held_by_all, stored
 from holdfast.client import stash as client

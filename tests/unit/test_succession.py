@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from kit.stages.electing_node import ABC, GUEST, LEASE_S, ORIGIN, PROMISE_S, TURN_S, Node, elected, roster, seek
 
 from holdfast.core.job.report import JobReport
-from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
+from holdfast.core.machine import NEVER, Say
 from holdfast.core.value import replace
-from holdfast.core.wire.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
-from holdfast.core.wire.messages import Electorate, Finish, Leads, Message, Past, Propose, Roster, Seek, Vote
-from holdfast.rendezvous.election.leader_lease import promise_of
+from holdfast.core.wire.links import HangUp, LinkDown, LinkUp, Transmit
+from holdfast.core.wire.messages import Electorate, Finish, Leads, Past, Propose, Seek, Vote
 from holdfast.rendezvous.election.leading import KNOCK_S, YIELD_S
 from holdfast.rendezvous.election.messages import Follow, Lead, MemberLink, StepDown
 from holdfast.rendezvous.election.peer_dialer import CONNECT_S, WAIT_S
 from holdfast.rendezvous.election.seeking import STAND_S
-from holdfast.rendezvous.election.succession import Succession
 from holdfast.rendezvous.election.succession_state import (
     JobEnded,
     Knocked,
@@ -24,81 +21,11 @@ from holdfast.rendezvous.election.succession_state import (
     LeaseRenewed,
     Seated,
     ServesOrigin,
-    Setup,
-    TakenIn,
 )
-from holdfast.rendezvous.election.voting import ALONE_S
 from holdfast.rendezvous.election.witness_claims import Claim, Claimed
 from holdfast.rendezvous.lease import FENCE_S
 
-LEASE_S = 3.0
-PROMISE_S = promise_of(LEASE_S)
-TURN_S = 5.0
-"""The first turn down the line after that."""
-ORIGIN = "a"
-GUEST = 1 << 20
-
-
-def roster(*line: str, version: int = 5, term: int = 0, witness: bool = False, older: int = 0, round: int = 4) -> Roster:
-    """The nodes in line are the electorate; with `older`, one of that size has a say as well."""
-    newest = Electorate(id=version, size=len(line), mine=True, witness=witness)
-    before = (Electorate(id=version - 1, size=older, mine=True),) if older else ()
-    past = Past(life="L", round=round, restarts=1, restart_ages_s=(10.0,), age_s=100.0)
-    return Roster(version=version, term=term, promise_s=PROMISE_S, line=line, electorates=(newest, *before), past=past)
-
-
-ABC = roster("a", "b", "c")
 REPORT = JobReport(job="j", outcome="succeeded", exit_code=0, started_at_unix=0.0, ended_at_unix=1.0, reason="done", life="L")
-
-
-class Node:
-    """One node's succession, and what it did."""
-
-    def __init__(self, endpoint: str = "b", held: Roster | None = ABC, *, founder: bool = False, **options: Any) -> None:
-        setup = Setup(endpoint=endpoint, origin=ORIGIN, lease_s=LEASE_S, began_at=0.0, **options)
-        self.it = Succession(setup, founder=founder, fresh_life=f"life of {endpoint}")
-        self.done: list[Action] = self.it.begin(0.0)
-        if held is not None:
-            self.it.observe(MemberLink(up=True), 0.0)
-            self.it.observe(LeaseRenewed(roster=held), 0.0)
-            self.it.observe(MemberLink(up=False), 0.0)
-
-    def see(self, seen: Observation, now: float) -> list[Action]:
-        did = self.it.observe(seen, now)
-        self.done += did
-        return did
-
-    def hear(self, message: Message, now: float, link: int = GUEST) -> list[Action]:
-        return self.see(Arrived(link=link, message=message), now)
-
-    def wait(self, now: float) -> None:
-        """Tick as a driver would, up to `now`; a machine that wants to be woken for nothing again and again fails."""
-        for _ in range(1000):
-            if (due := self.it.deadline()) > now:
-                return
-            self.see(Tick(), max(due, 0.0))
-        raise AssertionError(f"woken again and again at {self.it.deadline()}")
-
-    def called(self) -> list[str]:
-        return [action.endpoint for action in self.done if isinstance(action, Connect)]
-
-    def of(self, kind: type[Any]) -> list[Any]:
-        return [action for action in self.done if isinstance(action, kind)]
-
-    def told(self, kind: type[Any]) -> list[Any]:
-        return [action.message for action in self.of(Transmit) if isinstance(action.message, kind)]
-
-
-def seek(node: str, held: Roster | None = ABC, *, term: int = 0, free: bool = True) -> Seek:
-    return Seek(node=node, term=term, roster=held, held_s=LEASE_S, free=free)
-
-
-def elected() -> Node:
-    """b, that leads with the vote of c."""
-    node = Node("b")
-    node.hear(seek("c"), PROMISE_S)
-    node.hear(Vote(node="c", term=1, mark=PROMISE_S), PROMISE_S)
-    return node
 
 
 # --- the beginning ----------------------------------------------------------------------------------------------------------
@@ -405,82 +332,6 @@ def test_while_an_electorate_changes_both_must_agree() -> None:
     assert not node.told(Propose), "two of three, and two of five"
     outgoing = replace(joint, version=4, electorates=(Electorate(id=4, size=5, mine=True),))
     node.hear(seek("e", outgoing), PROMISE_S, link=GUEST + 1)
-    assert node.told(Propose)
-
-
-def of_another_run(held: Roster) -> Roster:
-    return replace(held, version=held.version + 3, past=Past(life="another"))
-
-
-def test_a_node_of_another_run_has_no_say_in_this_one_though_both_have_counted_alike() -> None:
-    node = Node("b")
-    node.hear(seek("c", replace(ABC, past=Past(life="another"))), PROMISE_S)
-    node.hear(seek("a", of_another_run(ABC)), PROMISE_S, link=GUEST + 1)
-    assert not node.told(Propose) and node.it.roster == ABC
-
-
-def test_the_roster_of_the_coordinator_s_run_is_held_whatever_was_held_before() -> None:
-    node = Node("b", of_another_run(ABC))
-    node.it.observe(MemberLink(up=True), 1.0)
-    node.it.observe(LeaseRenewed(roster=ABC), 1.0)
-    assert node.it.roster == ABC
-    node.it.observe(TakenIn(life="L"), 1.0)
-    assert node.it.roster == ABC
-    node.it.observe(TakenIn(life="another"), 1.0)
-    assert node.it.roster is None
-
-
-def test_a_newer_roster_is_taken_over_from_whoever_brings_it() -> None:
-    node = Node("b", roster("a", "b", "c"))
-    node.hear(seek("c", roster("a", "b", "c", version=6, round=9, older=3)), PROMISE_S)
-    assert node.told(Propose)[0].roster == 6
-    node.hear(Vote(node="c", term=1, mark=PROMISE_S), PROMISE_S)
-    assert node.of(Lead)[0].past.round == 9
-
-
-def test_one_node_s_word_takes_nobody_s_say_away_until_the_others_have_long_been_silent() -> None:
-    """A member that lies names its hearer as the only elector, each of the others to itself: all of them would lead."""
-    lie = replace(roster("b", version=1000), promise_s=1e9)
-    node = Node("b", ABC)
-    node.hear(seek("liar", lie), PROMISE_S)
-    assert node.it.roster.version == ABC.version and not node.told(Propose)
-    node.hear(seek("c"), PROMISE_S + 0.1, GUEST + 1)
-    assert node.told(Propose)[0].roster == ABC.version, "those who have a say elect all the same"
-    alone = Node("b", roster("a", "b", "c", "d", "e"))
-    alone.hear(seek("c", roster("a", "b", "c", version=6)), PROMISE_S)
-    assert not alone.told(Propose)
-    alone.hear(seek("c", roster("a", "b", "c", version=6)), PROMISE_S + ALONE_S)
-    assert alone.told(Propose)[0].roster == 6
-
-
-def test_a_node_with_a_leader_takes_no_roster_from_others_nor_a_longer_promise() -> None:
-    node = Node("b", None)
-    node.see(MemberLink(up=True), 0.0)
-    node.see(LeaseRenewed(roster=ABC), 0.0)
-    node.hear(seek("c", roster("a", "b", "c", version=6, older=3)), 1.0)
-    assert node.it.roster.version == ABC.version
-    node = Node("b", ABC)
-    node.hear(seek("c", replace(roster("a", "b", "c", version=6, older=3), promise_s=1e9)), PROMISE_S)
-    assert node.it.roster.promise_s == PROMISE_S
-
-
-def test_whoever_has_heard_its_coordinator_without_a_roster_takes_one_from_others_and_keeps_its_promise() -> None:
-    node = Node("c", None)
-    node.it.observe(LeaseRenewed(), 2.0)
-    node.hear(seek("b"), 3.0)
-    node.wait(2.0 + PROMISE_S - 0.1)
-    assert node.it.roster is not None and not node.told(Propose)
-    node.wait(2.0 + PROMISE_S)
-    assert node.told(Propose)
-
-
-def test_whoever_has_never_heard_it_votes_no_sooner_than_a_promise_after_the_roster_was_drawn_up() -> None:
-    """Whoever brings the roster has lost the coordinator for a lease already."""
-    node = Node("c", None)
-    node.hear(seek("b"), 100.0)
-    node.wait(100.0 + PROMISE_S - LEASE_S - 0.1)
-    assert not node.told(Propose)
-    node.wait(100.0 + PROMISE_S - LEASE_S)
     assert node.told(Propose)
 
 

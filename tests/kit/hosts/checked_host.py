@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
+from holdfast.health.check import wanted, with_deadline
+from holdfast.health.runner import Examination
+from holdfast.health.verdict import Verdict
+
+See = Callable[..., Verdict]  # `see("memory")`: `CheckedHost.verdict` of a host.
 UPTIME_S = 10_000.0
 
 
@@ -20,6 +27,14 @@ class CheckedHost:
         self.put("proc/self/mounts", "/dev/sda1 / ext4 rw 0 0\n")
         self.put("dev/kmsg", "6,1,1000000,-;Linux version 6.1\n")
         self._said = 1
+
+    def verdict(self, word: str, deadline_s: float | None = None, **env: str) -> Verdict:
+        """That of one check, in a process of its own."""
+        if "PYTHONPATH" in env:  # before what is there: another checkout may be tested by it
+            env["PYTHONPATH"] = os.pathsep.join(filter(None, (env["PYTHONPATH"], os.environ.get("PYTHONPATH"))))
+        asked = [with_deadline(one, deadline_s) for one in wanted([word], str(self.root))]
+        (verdict,) = Examination(asked, root=str(self.root), environ=os.environ | env).take()
+        return verdict
 
     def put(self, name: str, text: str) -> None:
         path = self.root / name
@@ -62,3 +77,7 @@ class CheckedHost:
         (self.root / target.lstrip("/")).mkdir(parents=True)
         with (self.root / "proc/self/mounts").open("a") as mounts:
             mounts.write(f"server:/export {target.replace(' ', chr(92) + '040')} {kind} rw 0 0\n")
+
+
+def judged(verdict: Verdict, state: str, *words: str) -> None:
+    assert verdict.state == state and all(word in verdict.reason for word in words), verdict
