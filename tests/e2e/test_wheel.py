@@ -68,7 +68,9 @@ def test_the_wheel_asks_for_the_core_dependencies_only(installed: Path) -> None:
     assert names == {"holdfast", "msgspec", "pyyaml", "rich", "prometheus_client"} | of_rich
 
 
-def test_the_wheel_brings_the_manual_page(installed: Path) -> None:
+def test_the_wheel_brings_the_dashboard_and_the_manual_page(installed: Path) -> None:
+    (page,) = installed.parents[1].glob("lib/python*/site-packages/holdfast/supervisor/web/static/index.html")
+    assert page.read_text().startswith("<!doctype html>")
     page = installed.parents[1] / "share/man/man1/holdfast.1"
     assert page.read_text() == (ROOT / "docs/holdfast.1").read_text()
 

@@ -303,8 +303,8 @@ class Agent:
             case Connect() | Transmit() | HangUp():
                 assert self.network is not None, "a job of one node has no links"
                 return self.network.perform(action)
-            case Record(event=event, life=life):
-                self._record(event, at_unix, life)
+            case Record(event=event, life=life, at_unix=since):
+                self._record(event, at_unix if since is None else since, life)
             case Say(text=text, level=level):
                 self.agent_log.say(text, level)
             case OpenLogs(assigned=assigned):

@@ -51,6 +51,7 @@ class Record(Action):
 
     event: Event
     life: tuple[int, int] = (0, 0)  # Round and attempt that it is about, if newer than the workers'.
+    at_unix: float | None = None  # When it happened. None: when it was decided.
 
 
 class Say(Action):

@@ -46,6 +46,7 @@ class Started(Observation):
     argv: tuple[str, ...]
     log_dir: str | None
     at: float = 0.0  # When its start began, by the host's clock.
+    at_unix: float | None = None  # The same moment, seconds since the epoch. None: when it is seen.
     spare: bool = False  # A warm spare has become it.
     cold_because: str = ""  # Why none has, where there could have been one.
     in_place: bool = False  # The process of the round before goes on.

@@ -38,10 +38,11 @@ from holdfast.core.wire.messages import Failed, Request, RequestKind
 def started(state: State, seen: Started) -> Step:
     """A worker runs."""
     shown = fields_of(seen)
-    del shown["at"]  # an event has a time of its own
+    del shown["at"], shown["at_unix"]  # the record has it
     event = WorkerStarted(rank=state.workers[seen.local_rank].rank, **shown)
     state = with_worker(state, seen.local_rank, in_place=seen.in_place, kept=False)
-    return with_worker(state, seen.local_rank, pid=seen.pid, state=WorkerState.RUNNING), [Record(event=event)]
+    state = with_worker(state, seen.local_rank, pid=seen.pid, state=WorkerState.RUNNING)
+    return state, [Record(event=event, at_unix=seen.at_unix)]
 
 
 def start_failed(state: State, seen: StartFailed, now: float) -> Step:

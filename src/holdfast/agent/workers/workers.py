@@ -335,7 +335,7 @@ class Workers(Component):
 
     def _start(self, local_rank: int, assigned: Assigned, environ: dict[str, str]) -> Started:
         assert self.attempt is not None
-        at, files = self.host.now(), self.attempt[local_rank]
+        at, at_unix, files = self.host.now(), self.host.unix(), self.attempt[local_rank]
         if (going_on := self._go_on(local_rank, assigned, environ, files)) is not None:
             return going_on
         # A program that is not Python has no use for a page; its death is seen by its pidfd.
@@ -355,6 +355,7 @@ class Workers(Component):
             argv=tuple(argv),
             log_dir=files.dir,
             at=at,
+            at_unix=at_unix,
             spare=spare is not None,
             cold_because=cold_because,
         )
@@ -372,8 +373,10 @@ class Workers(Component):
             return None
         self.given[local_rank] = argv, env, files
         self.local_ranks[pid] = local_rank
-        at = self.host.now()
-        return Started(local_rank=local_rank, pid=pid, argv=tuple(argv), log_dir=files.dir, at=at, in_place=True)
+        at, at_unix = self.host.now(), self.host.unix()
+        return Started(
+            local_rank=local_rank, pid=pid, argv=tuple(argv), log_dir=files.dir, at=at, at_unix=at_unix, in_place=True
+        )
 
     def _pids(self, local_ranks: Iterable[int]) -> list[int]:
         wanted = set(local_ranks)
