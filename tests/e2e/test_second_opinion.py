@@ -77,6 +77,17 @@ def test_who_is_asked_hears_no_secret_and_its_answer_is_marked_as_such(holdfast:
     assert told["second_opinion"]["model"] == "other" and told["class"] == "unknown"
 
 
+def test_of_a_folder_eight_logs_are_sent_the_telling_ones_first(holdfast: Any, server: Server, tmp_path: Path) -> None:
+    for rank in range(10):
+        (tmp_path / f"rank{rank}.log").write_text(f"step 1 of {rank}\n")
+    (tmp_path / "rank9.log").write_text("socket: Connection reset by peer\n")
+    (tmp_path / "rank0.trace").write_bytes(b"\x80\0\0\0")
+    holdfast("diagnose", "--ask", server.url, tmp_path)
+    sent = server.asked[-1][2]["messages"][1]["content"]
+    assert [line for line in sent.splitlines() if line.startswith("step")] == [f"step 1 of {rank}" for rank in range(7)]
+    assert "the end of a log:\nsocket: Connection reset" in sent and sent.count("the end of a log:") == 8
+
+
 def test_nobody_is_asked_where_the_rules_are_sure(holdfast: Any, server: Server, tmp_path: Path) -> None:
     log = tmp_path / "job.log"
     log.write_text(KNOWN)

@@ -25,7 +25,7 @@ from holdfast.agent.group.messages import (
 )
 from holdfast.agent.group.state import Phase, State
 from holdfast.core.job.failure import Evidence, Failure
-from holdfast.core.machine import NEVER, Say
+from holdfast.core.machine import NEVER, Record, Say
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import (
     Failed,
@@ -146,6 +146,13 @@ def test_who_cannot_be_started_takes_those_after_it_along() -> None:
     stage.see(StartFailed(local_rank=0, message="no such file", at_unix=1.0))
     kinds = [type(message) for message in stage.said]
     assert kinds == [Failed, Stopped] and stage.group.deadline() == NEVER
+
+
+def test_a_start_is_recorded_at_the_moment_it_began() -> None:
+    stage = Stage()
+    stage.told(assigned())
+    stage.see(Started(local_rank=0, pid=1, argv=(), log_dir=None, at_unix=12.5))
+    assert stage.only(Record).at_unix == 12.5
 
 
 def test_who_cannot_be_started_stops_those_before_it() -> None:

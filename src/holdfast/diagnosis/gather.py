@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 from holdfast.core.errors import UsageError
@@ -86,6 +87,22 @@ def of_text(text: str, rules: Rules, *, source: str = "", speaker: Speaker | Non
     log = Scanner(rules).text(text, source, speaker)
     sightings, ranks = tuple(log.sightings.values()), tuple(sorted(log.ranks))
     return Evidence(sightings=sightings, ends=tuple(log.ends), ranks=ranks, pids=log.box.pids, sources=1)
+
+
+def ends(paths: Sequence[str], told: Evidence, *, logs: int, lines: int) -> list[Sequence[str]]:
+    """The last lines of so many logs among these; first come those in which a rule has found something."""
+    telling = {seen.source for seen in told.sightings}
+    found: list[Sequence[str]] = []
+    for path in sorted(_files(paths), key=lambda path: path not in telling):
+        if len(found) == logs:
+            break
+        try:
+            if b"\0" not in _head(path):
+                with open(path, encoding="utf-8", errors="replace") as file:
+                    found.append(list(deque(file, lines)))
+        except OSError:
+            continue  # the others tell
+    return found
 
 
 def _head(path: str) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections import deque
 from collections.abc import Sequence
 from itertools import chain
 
@@ -16,14 +15,14 @@ from holdfast.core.job.report import Outcome
 from holdfast.diagnosis.attribute import attribute
 from holdfast.diagnosis.collect import of_files, of_round
 from holdfast.diagnosis.evidence import Evidence
-from holdfast.diagnosis.gather import of_text
+from holdfast.diagnosis.gather import ends, of_text
 from holdfast.diagnosis.report import as_json, as_lines
 from holdfast.diagnosis.rule import Rules, as_table, load, own_files
 from holdfast.diagnosis.tables import DEPTHS
 from holdfast.telemetry.record.state_dir import events_files
 from holdfast.telemetry.report.safe_text import one_line
 
-TAIL = 60  # Last lines of a log, for a second opinion.
+MOST_LOGS, TAIL = 8, 60  # Logs whose last lines are sent for a second opinion, and how many lines.
 
 HELP = "why did it fail? the cause among all messages, whose it is, and what to do"
 
@@ -67,13 +66,9 @@ def _read(what: list[str], rules: Rules) -> tuple[Evidence, list[Sequence[str]]]
         text = sys.stdin.buffer.read().decode("utf-8", "replace")
         return of_text(text, rules, source="stdin"), [text.splitlines()[-TAIL:]]
     if what and all(os.path.exists(path) for path in what) and not _is_job(what):
-        return of_files(what, rules), [_tail(path) for path in what if os.path.isfile(path)]
+        found = of_files(what, rules)
+        return found, ends(what, found, logs=MOST_LOGS, lines=TAIL)
     return _of_job(what, rules)
-
-
-def _tail(path: str) -> Sequence[str]:
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return list(deque(file, TAIL))
 
 
 def _of_job(what: list[str], rules: Rules) -> tuple[Evidence, list[Sequence[str]]]:
