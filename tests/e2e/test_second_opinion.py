@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.diagnosis.second_opinion import without_secrets
+from holdfast.diagnosis.opinions.language_model import without_secrets
 
 UNKNOWN = """\
 step 117 loss 2.1

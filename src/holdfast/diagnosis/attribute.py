@@ -17,6 +17,7 @@ from holdfast.diagnosis.hangs.stack_groups import outlier
 from holdfast.diagnosis.hangs.suspects import named
 from holdfast.diagnosis.hangs.waiting import waited_for
 from holdfast.diagnosis.judgement import HELPS
+from holdfast.diagnosis.opinions.learned_words import weighed
 from holdfast.diagnosis.places import Places, whom
 from holdfast.diagnosis.precedence import first, last_words
 from holdfast.diagnosis.tables import CAUSE, EFFECT, SYMPTOM
@@ -62,7 +63,11 @@ STANDS = "see where it was: `holdfast why` and `holdfast incidents` show its sta
 
 
 def attribute(evidence: Evidence) -> Finding:
-    """What happened, to whom, why, and what to do."""
+    """What happened, to whom, why, and what to do. Where the rules are not sure, the words of the logs count as well."""
+    return weighed(_by_rules(evidence), evidence.said)
+
+
+def _by_rules(evidence: Evidence) -> Finding:
     places = Places(evidence)
     evidence = places.evidence
     alive = [one for one in evidence.sightings if not one.recovered]

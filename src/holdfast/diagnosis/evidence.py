@@ -60,6 +60,7 @@ class Evidence(Value):
     records: tuple[Record, ...] = ()  # Of torch's flight recorder.
     pids: Mapping[tuple[str, int], int] = {}  # Ranks by node and pid, where a launcher has told that.
     sources: int = 0  # How many files were read.
+    said: tuple[str, ...] = ()  # Lines near the logs' ends that tell of a failure, each shape once.
 
 
 def merged(one: Evidence, other: Evidence) -> Evidence:
@@ -78,6 +79,7 @@ def merged(one: Evidence, other: Evidence) -> Evidence:
         records=(*one.records, *other.records),
         pids={**other.pids, **one.pids},
         sources=one.sources + other.sources,
+        said=(*one.said, *other.said),
     )
 
 

@@ -14,6 +14,7 @@ from holdfast.diagnosis.incident import FAILURE
 from holdfast.diagnosis.logs.prefix import Speaker, of_file
 from holdfast.diagnosis.logs.scan import Log, Scanner
 from holdfast.diagnosis.meaning import Meanings
+from holdfast.diagnosis.opinions.learned_words import distinct
 from holdfast.diagnosis.rule import Rules
 
 MOST_FILES = 20_000
@@ -74,6 +75,7 @@ def _told(logs: Sequence[Log]) -> Evidence:
         pids={pid: rank for log in logs for pid, rank in log.box.pids.items()},
         ranks=tuple(sorted(ranks)),
         writers=_writers(logs),
+        said=distinct(line for log in logs for line in log.said),
     )
 
 
@@ -85,8 +87,8 @@ def _writers(logs: Sequence[Log]) -> int:
 def of_text(text: str, rules: Rules, *, source: str = "", speaker: Speaker | None = None) -> Evidence:
     """What a text tells."""
     log = Scanner(rules).text(text, source, speaker)
-    sightings, ranks = tuple(log.sightings.values()), tuple(sorted(log.ranks))
-    return Evidence(sightings=sightings, ends=tuple(log.ends), ranks=ranks, pids=log.box.pids, sources=1)
+    sightings, ranks, said = tuple(log.sightings.values()), tuple(sorted(log.ranks)), distinct(log.said)
+    return Evidence(sightings=sightings, ends=tuple(log.ends), ranks=ranks, pids=log.box.pids, sources=1, said=said)
 
 
 def ends(paths: Sequence[str], told: Evidence, *, logs: int, lines: int) -> list[Sequence[str]]:

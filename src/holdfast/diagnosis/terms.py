@@ -19,6 +19,8 @@ from holdfast.diagnosis.tables import DEPTHS
 FOLDER = os.path.join(os.path.dirname(__file__), "vocabulary")
 FILES = ("cuda", "libraries", "nccl", "cann", "devices", "mpi", "ibverbs", "linux", "cluster", "rpc", "loader", "web")
 
+BASE = "*"  # The line of `learned` that has no word.
+
 _WORD = re.compile(r"[A-Za-z]\w*(?:[A-Z_]\w*)+:? ?")  # Of such a shape is a name, and no ordinary word.
 
 
@@ -76,6 +78,16 @@ def signs(file: str) -> tuple[Sign, ...]:
 def kinds_of_lines(how: str) -> tuple[re.Pattern[str], ...]:
     """What is in lines that tell of a failure (`fails`), or of one that was survived (`passes`)."""
     return tuple(re.compile(pattern) for pattern, kind in _lines("lines")[1] if kind == how)
+
+
+@cache
+def learned() -> dict[str, dict[Class, float]]:
+    """How much each word, or pair of words, speaks for which class; `BASE`: what does before a word is read."""
+    table = {}
+    for word, weights in _lines("learned")[1]:
+        columns = (one.partition(" ") for one in weights.split(", "))
+        table[word] = {Class(kind): int(weight) / 100 for kind, _, weight in columns}
+    return table
 
 
 def _read(file: str) -> list[Term]:

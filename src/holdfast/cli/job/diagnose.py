@@ -51,11 +51,11 @@ def run(options: argparse.Namespace) -> int:
     finding = attribute(evidence)
     plain, lines = as_json(finding, sources=evidence.sources), as_lines(finding, sources=evidence.sources)
     if options.ask:
-        from holdfast.diagnosis import second_opinion  # HTTP and TLS take 30 ms
+        from holdfast.diagnosis.opinions import language_model  # HTTP and TLS take 30 ms
 
-        asked = second_opinion.model(options.ask, options.ask_model, os.environ.get("HOLDFAST_ASK_KEY", ""))
-        said = second_opinion.ask(asked, finding, tails, say=lambda line: print(line, file=sys.stderr))
-        plain, lines = plain | said, chain(lines, second_opinion.as_lines(said))
+        asked = language_model.model(options.ask, options.ask_model, os.environ.get("HOLDFAST_ASK_KEY", ""))
+        said = language_model.ask(asked, finding, tails, say=lambda line: print(line, file=sys.stderr))
+        plain, lines = plain | said, chain(lines, language_model.as_lines(said))
     answer(options.json, lambda: plain, lines)
     return 0 if finding.rule or finding.evidence else 1
 

@@ -23,6 +23,7 @@ from holdfast.diagnosis.logs.frame import SAMPLE, Frame, learn
 from holdfast.diagnosis.logs.prefix import Speaker, index
 from holdfast.diagnosis.logs.sieve import Sieve
 from holdfast.diagnosis.meaning import TRACEBACK, Meaning, Meanings
+from holdfast.diagnosis.opinions.learned_words import tells
 from holdfast.diagnosis.rule import Rule, Rules
 from holdfast.diagnosis.tables import CAUSE, EFFECT, MACHINE, SYMPTOM
 
@@ -101,6 +102,7 @@ class Log:
         self.places: dict[object, int] = {}  # Ranks of writers whose other lines only say their place on a node.
         self.alike: dict[bytes, int] = {}  # Lines that were read, by shape.
         self.raised: dict[int, Raised] = {}  # By line that ends a traceback.
+        self.said: list[str] = []  # Of its last lines, those that tell of a failure.
         self._pod, self._pod_line = speaker, -POD  # Whom `kubectl describe pod` describes, and since which line.
 
     def read_up_to(self, line: int) -> None:
@@ -207,14 +209,15 @@ class Scanner:
         return log
 
     def _guess(self, log: Log, sample: bytes) -> None:
-        """Where nothing in the log is known, take what its last lines tell by their words."""
-        if log.ends or log.sightings:
-            return
+        """Keep those of its last lines that tell of a failure; take what they tell by words, where nothing else is known."""
         best: tuple[float, Sighting] | None = None
         lines = sample.rstrip(b"\n").split(b"\n")[-LAST:]
+        is_known = bool(log.ends or log.sightings)
         for number, line in enumerate(lines, log.lines - len(lines) + 1):
             speaker, text = log.frame.split(_decoded(line), log.speaker)
-            if (found := self.meanings.guess(text)) is not None:
+            if tells(text):
+                log.said.append(text)
+            if not is_known and (found := self.meanings.guess(text)) is not None:
                 rule, match = found
                 said = _groups(match)
                 meant = _meant(rule, said, text, speaker)

@@ -1,0 +1,65 @@
+"""Where no rule is sure, the words of the log count: what they speak for was learned, and overrules nothing that is known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from kit import KIT
+
+from holdfast.core.job.finding import CLASSES, Class, Finding
+from holdfast.diagnosis.attribute import attribute
+from holdfast.diagnosis.gather import of_text
+from holdfast.diagnosis.opinions.learned_words import distinct, features, weighed
+from holdfast.diagnosis.rule import load
+
+MESSAGES = KIT / "logs" / "failure_messages"
+STORAGE = ("frobd: cannot write shard 7: the bucket refused the upload, the filesystem is full",)
+
+
+def found(kind: Class, confidence: float, rule: str = "words", **more: object) -> Finding:
+    return Finding(kind=kind, confidence=confidence, rule=rule, sentence="it failed", advice="see", **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("frobd: cannot write shard 7: the bucket refused the upload, the filesystem is full", Class.STORAGE),
+        ("frobd: worker evicted: the queue reclaimed the spot capacity for a job of higher priority", Class.PREEMPTED),
+        ("frobd: accelerator 3 failed: uncorrectable ECC in HBM, the device must be reset", Class.GPU),
+    ],
+)
+def test_a_message_that_no_rule_knows_is_of_the_class_that_its_words_speak_for(line: str, kind: Class) -> None:
+    told = attribute(of_text(f"step 7 loss 1.2\n{line}\n", load()))
+    assert told.kind == kind and 0 < told.confidence < 0.9, told
+
+
+def test_what_decided_is_said_and_the_likeliest_classes_are_shown() -> None:
+    told = weighed(found(Class.UNKNOWN, 0.0, rule=""), STORAGE)
+    assert told.rule == "learned-words" and told.kind == Class.STORAGE and told.likely[0][0] == Class.STORAGE
+    assert "by its words (" in told.sentence and "upload" in told.sentence and told.sentence.endswith(told.advice)
+
+
+def test_a_rule_that_is_sure_is_not_doubted_nor_one_that_says_that_nobody_can_know() -> None:
+    for known in (found(Class.USER_CODE, 0.92, rule="python-key"), found(Class.UNKNOWN, 0.6, rule="waited-for")):
+        assert weighed(known, STORAGE) == known
+
+
+def test_a_rule_that_is_less_sure_gives_way_to_plain_words_and_else_says_less() -> None:
+    assert weighed(found(Class.USER_CODE, 0.75), STORAGE).kind == Class.STORAGE
+    told = weighed(found(Class.USER_CODE, 0.75), ("the frobnicator failed: interface mlx5_9 not found",))
+    assert told.kind == Class.USER_CODE and told.confidence < 0.7
+    assert weighed(found(Class.STORAGE, 0.75), STORAGE).confidence == 0.75
+
+
+def test_numbers_make_no_difference_and_parts_of_names_count() -> None:
+    assert distinct(["node 7 lost", "node 8 lost", "gone"]) == ("node 8 lost", "gone")
+    assert features(["DiskQuotaError on 12"]) == {"diskquotaerror", "on", "diskquotaerror on", "disk", "quota", "error"}
+
+
+@pytest.mark.parametrize("file", sorted(MESSAGES.glob("*.jsonl")), ids=lambda file: file.stem)
+def test_each_message_that_is_learned_from_has_a_class_and_stands_there_once(file: Path) -> None:
+    told = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    assert {one["class"] for one in told} <= CLASSES.keys() and all(set(one) == {"class", "text"} for one in told)
+    assert len({one["text"] for one in told}) == len(told)
