@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+from kit.simulated.fleet import FleetWorld
+from kit.simulated.storm import storm
 
-from holdfast.sim.fleet.fleet import FleetWorld
-from holdfast.sim.fleet.storm import storm
 from holdfast.supervisor.web import view
 
 SEEDS, AT_ONCE = 200, 50

@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-
-from holdfast.sim.fleet.daemons import StockHost
-from holdfast.sim.fleet.fleet import FleetWorld
+from kit.simulated.daemons import StockHost
+from kit.simulated.fleet import FleetWorld
 
 SEEDS, AT_ONCE = 200, 25
 

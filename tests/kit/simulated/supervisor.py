@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from kit.simulated.hosts import Process, Scene
+
 from holdfast.core.machine import NEVER, Action, Say, Tick
-from holdfast.sim.fleet.hosts import Process, Scene
 from holdfast.sim.world import EPOCH, Clock
 from holdfast.supervisor.connections import Connections
 from holdfast.supervisor.fleet.machine import Fleet

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.sim.fleet.hosts import JOB_LEASE_S
+from kit.simulated.hosts import JOB_LEASE_S
 
 if TYPE_CHECKING:
-    from holdfast.sim.fleet.fleet import FleetWorld
+    from kit.simulated.fleet import FleetWorld
 
 
 OF_A_HOST = ("device", "program", "worker", "kill", "power", "hang", "cut")

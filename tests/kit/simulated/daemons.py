@@ -9,16 +9,17 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from kit.simulated.hosts import Process
+
 from holdfast.core.machine import Action, Observation, Tick
 from holdfast.core.wire.fleet import NodeState
 from holdfast.core.wire.google_wire import FAILED, RUNNING, Message, Method, WorkerInfo, WorkloadInfo
-from holdfast.sim.fleet.hosts import Process
 from holdfast.sim.world import EPOCH, Clock
 from holdfast.supervisor.daemon.host_reports import HostReports, ShowTable
 from holdfast.supervisor.daemon.host_table import HostTable, Keep, RpcHeard
 
 if TYPE_CHECKING:
-    from holdfast.sim.fleet.fleet import FleetWorld
+    from kit.simulated.fleet import FleetWorld
 
 JOB = "stock"
 BEAT_S, SILENCE_S = 1.0, 5.0  # Between two words of a worker; and in which one has to be heard.

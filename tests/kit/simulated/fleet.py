@@ -2,7 +2,7 @@
 network.
 
 The supervisor is killed or stopped between any two of its actions, and keeps what it had kept by then; of two the one takes
-over from the other. Hosts are killed, lose power, hang, are cut off, and their GPUs fail (`sim.fleet.storm`).
+over from the other. Hosts are killed, lose power, hang, are cut off, and their GPUs fail (`kit.simulated.storm`).
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from kit.simulated.hosts import JOB_LEASE_S, Scene, SimJob, SimReporter
+from kit.simulated.supervisor import SimStore, SimSupervisor
+
 from holdfast.core.wire.fleet import Act, HeldBy, NodeState
-from holdfast.sim.fleet.hosts import JOB_LEASE_S, Scene, SimJob, SimReporter
-from holdfast.sim.fleet.supervisor import SimStore, SimSupervisor
 from holdfast.supervisor.fleet.action_log import Result, result
 from holdfast.supervisor.fleet.messages import Call, Called
 from holdfast.supervisor.fleet.policies.default import OUTCOME_S

@@ -1,1 +1,0 @@
-"""A simulated fleet: hosts, daemons, supervisors, and what goes wrong."""
