@@ -46,6 +46,7 @@ from holdfast.core.resolve.slurm import started_by
 from holdfast.core.signals import signal
 from holdfast.core.wire.links import Arrived, Connect, HangUp, Serving, Transmit
 from holdfast.core.wire.messages import Assigned
+from holdfast.rendezvous.member import Member
 from holdfast.runtime.host import Host
 from holdfast.runtime.process import guardian
 from holdfast.runtime.process.descriptors import SHORT_OF
@@ -54,7 +55,6 @@ from holdfast.telemetry.record.state_dir import open_job
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.agent.leader.build import Store
-    from holdfast.rendezvous.member import Member
     from holdfast.runtime.net.network import Network
 
 FAREWELL_S = 5.0

@@ -10,12 +10,8 @@ from collections.abc import Callable, Collection
 
 from holdfast.core.errors import RendezvousError, Stopped
 from holdfast.core.machine import Observation, Signalled
-from holdfast.runtime.net.names import Addresses
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.runtime.host import Host
-    from holdfast.runtime.net.names import Names
+from holdfast.runtime.host import Host
+from holdfast.runtime.net.names import Addresses, Names
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0  # Between two questions; doubles.
 

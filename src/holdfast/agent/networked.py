@@ -12,7 +12,7 @@ from functools import partial
 
 from holdfast.agent.build import coordinator, group_of, join_of, new_life
 from holdfast.agent.endpoint_name import wait_for_name
-from holdfast.agent.leader.build import candidate, heir
+from holdfast.agent.leader.build import Store, candidate, heir
 from holdfast.agent.logs.receiver import FILES_PER_NODE, LogReceiver, open_receiver
 from holdfast.agent.logs.sender import Upstream
 from holdfast.agent.node import Node
@@ -34,10 +34,6 @@ from holdfast.runtime.net.network import REMEDY, Network, is_authenticated, open
 from holdfast.runtime.process.open_files import make_room
 from holdfast.runtime.secrets import shelter_of
 from holdfast.telemetry.record.state_dir import last_to_go, unfinished_round
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.agent.leader.build import Store
 
 GOODBYE_S = 10.0
 """How long to wait, at most, for the agent that still tells how the last run ended: twice as long as it stays for that."""

@@ -13,25 +13,22 @@ a machine again, and the simulator runs thousands of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import Exit, LeaseOver, Send, Told
 from holdfast.agent.group.state import Phase
 from holdfast.core.machine import Action, Observation, Tick
 from holdfast.core.wire.links import Arrived, LinkDown, LinkUp, Serving, Transmit
+from holdfast.core.wire.messages import Message
+from holdfast.recovery.policy import RestartOnFailure
+from holdfast.rendezvous.clocks import ClockLead
 from holdfast.rendezvous.link_router import TO_HOST, LinkRouter
 from holdfast.rendezvous.member import Deliver, Member
 from holdfast.rendezvous.rules import HostLeaves
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from holdfast.core.wire.messages import Message
-    from holdfast.recovery.policy import RestartOnFailure
-    from holdfast.rendezvous.clocks import ClockLead
-
-    Found = Callable[[float], tuple[LinkRouter, RestartOnFailure]]
-    """Makes a coordinator that knows nothing yet, with its policy."""
+Found = Callable[[float], tuple[LinkRouter, RestartOnFailure]]
+"""Makes a coordinator that knows nothing yet, with its policy."""
 
 
 class Node:

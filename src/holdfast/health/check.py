@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Iterable
+from typing import Any
 
 from holdfast.core.config.grammar import did_you_mean, seconds, split_paths, whole
 from holdfast.core.errors import UsageError
@@ -16,11 +18,6 @@ from holdfast.core.job.events import HealthState
 from holdfast.core.value import Value, replace
 from holdfast.health.verdict import DEGRADED, UNFIT
 from holdfast.runtime.hardware.gpus import names, text
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
 
 GROUP = "holdfast.checks"
 AUTO = "auto"

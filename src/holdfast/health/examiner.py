@@ -10,17 +10,14 @@ deadline, with a verdict about its silence if need be.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
 from holdfast.core.job.events import HealthChanged
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Tick
 from holdfast.core.value import to_plain
+from holdfast.health.check import Wanted
 from holdfast.health.verdict import FIT, UNFIT, Standing, Verdict
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-    from typing import Any
-
-    from holdfast.health.check import Wanted
 
 
 class Asked(Observation):

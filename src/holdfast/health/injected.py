@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
 WHERE = "HOLDFAST_INJECTED"  # Variable of a check's process. Not there: nothing was added.
 

@@ -10,15 +10,13 @@ rest is not known: of two nodes that fail together nobody can tell which. Pure: 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from holdfast.core.outliers import too_slow
 from holdfast.core.value import Value, replace
 from holdfast.health.verdict import Verdict, degraded, fit, unfit
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    Pair = tuple[str, str]
+Pair = tuple[str, str]
 
 ROUNDS = 3
 SLOW = 2.0

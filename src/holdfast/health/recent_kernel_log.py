@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 from holdfast.core.value import Value, replace
 from holdfast.health import injected
+from holdfast.health.check import Look
 from holdfast.runtime.hardware.kmsg import now_s, parsed, records
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from holdfast.health.check import Look
 
 
 class Line(Value):

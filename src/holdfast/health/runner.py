@@ -16,6 +16,8 @@ import os
 import select
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from holdfast.core.errors import StartError
 from holdfast.core.job.xid import DeviceFault
@@ -24,11 +26,6 @@ from holdfast.health.check import Wanted
 from holdfast.health.child import ANSWER_FD
 from holdfast.health.verdict import DEGRADED, STATES, Verdict
 from holdfast.runtime.process import process
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
 
 KILL_S = 1.0  # After SIGKILL a process is gone within milliseconds, or sleeps where nothing wakes it.
 BLIND_S = 0.05  # How often to look whether one has ended that cannot be waited for.

@@ -10,21 +10,16 @@ import json
 import os
 import socket
 import stat
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
+from typing import Any
 
 from holdfast.core.errors import HoldfastError
+from holdfast.health.check import Wanted
 from holdfast.health.runner import Examination
-from holdfast.health.verdict import DEGRADED, UNFIT, Standing
+from holdfast.health.verdict import DEGRADED, UNFIT, Standing, Verdict
 from holdfast.health.wire import SERVICE, Request, Response
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
-    from holdfast.health.check import Wanted
-    from holdfast.health.verdict import Verdict
 
 AT_ONCE = 4  # Requests that may wait for an answer at a time.
 

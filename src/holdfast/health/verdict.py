@@ -7,14 +7,12 @@ One bad answer need not cost a node its place, nor one good answer bring back a 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from holdfast.core.job.events import HealthState
 from holdfast.core.job.xid import DeviceFault
 from holdfast.core.value import Value, replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
 
 FIT, DEGRADED, UNFIT = STATES = tuple(HealthState)
 

@@ -13,6 +13,8 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
+from typing import Any
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -27,15 +29,12 @@ from holdfast import __version__
 from holdfast.core.job.failure import describe
 from holdfast.core.job.report import Outcome
 from holdfast.supervisor.metrics import BY_NAME, families
+from holdfast.supervisor.notify.delivery_queue import Notification
 from holdfast.supervisor.notify.round_events import Rounds, RoundSeen, life_at
 from holdfast.supervisor.notify.webhook import Answer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
-    from holdfast.supervisor.notify.delivery_queue import Notification
     from holdfast.telemetry.report.timeline import Life, Timeline
 
 EVERY_S = 60.0

@@ -11,11 +11,11 @@ from holdfast.core.job.ends import WORDLESS
 from holdfast.core.job.failure import Cause, Failure, describe
 from holdfast.core.job.policy import Decision, Health, Verdict
 from holdfast.core.machine import NEVER
+from holdfast.core.wire.messages import Past
 from holdfast.recovery.min_healthy import verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.core.wire.messages import Past
     from holdfast.recovery.findings import Findings
 
 INSTANT_S = 5.0

@@ -18,13 +18,9 @@ import time
 from _queue import SimpleQueue
 
 from holdfast.core.errors import ProtocolError
-from holdfast.core.wire.google_wire import FAILED, OWN_SERVICE, SERVICE, Method, WorkerInfo
+from holdfast.core.wire.google_wire import FAILED, OWN_SERVICE, SERVICE, Method, WorkerInfo, WorkloadInfo
 from holdfast.runtime.hardware.gpus import addresses
 from holdfast.runtime.net.grpc_calls import Calls
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.core.wire.google_wire import WorkloadInfo
 
 CALL_S = 2.0  # Longest wait for an answer; a connection that is late is given up.
 

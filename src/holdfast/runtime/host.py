@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import select
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
+from holdfast.core.config.binding import Binding
 from holdfast.core.errors import HoldfastError, StartError
 from holdfast.core.job.events import ControlKind
-from holdfast.core.machine import Signalled
+from holdfast.core.machine import Observation, Signalled
 from holdfast.core.page import layout
 from holdfast.core.processes import (
     LastSigns,
@@ -27,6 +29,7 @@ from holdfast.core.processes import (
 from holdfast.core.signals import signal
 from holdfast.runtime.process.descriptors import SHORT_OF, OpenFiles
 from holdfast.runtime.process.process import (
+    Fds,
     Process,
     dying,
     kill_group,
@@ -41,15 +44,7 @@ from holdfast.runtime.process.process import (
 )
 from holdfast.runtime.shm.pages import DeathWatch, Page, create_page
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from holdfast.core.config.binding import Binding
-    from holdfast.core.machine import Observation
-    from holdfast.runtime.process.process import Fds
-
-    Handler = Callable[[int], list[Observation]]
+Handler = Callable[[int], list[Observation]]
 
 LONGEST_SLEEP_S = 86400.0  # The kernel's count of milliseconds ends after 24 days; a user's timeout need not.
 

@@ -6,14 +6,16 @@ Never from an argument: everybody on the host sees command lines.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 
 from holdfast.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from holdfast.runtime.net.tls import Tunnel  # `ssl` is heavy, and most jobs use none
 
-    from holdfast.runtime.net.tls import Shelter
+Shelter = Callable[[bool], "Tunnel"]
+"""Makes the tunnel of a link; True: for the side that asked for it."""
 
 VARIABLES = (
     b"HOLDFAST_TOKEN",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from holdfast.agent.agent import FAREWELL_S
 from holdfast.agent.group.messages import (
@@ -31,6 +30,7 @@ from holdfast.agent.group.messages import (
 )
 from holdfast.agent.group.state import Phase
 from holdfast.agent.logs.log_files import NEXT_S as LOGS_S
+from holdfast.agent.node import Node
 from holdfast.agent.own_lease import OwnLease
 from holdfast.core.config.own_options import Grow
 from holdfast.core.errors import StartError
@@ -38,7 +38,7 @@ from holdfast.core.job.failure import Evidence, Position
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Signalled, Tick
 from holdfast.core.processes import ProcessDying, ProcessGone, ProcessLives
 from holdfast.core.wire.links import Connect, HangUp, Transmit
-from holdfast.core.wire.messages import Paced, Reply, ToImport
+from holdfast.core.wire.messages import Assigned, Paced, Reply, ToImport
 from holdfast.health.examiner import Answered
 from holdfast.rendezvous.election.elector_memory import Remember
 from holdfast.rendezvous.election.store_election import Await, Campaign, Keep, Persist, Resign
@@ -47,17 +47,12 @@ from holdfast.runtime.process.guardian import Lease
 from holdfast.sim.checking import SimChecking
 from holdfast.sim.checks import Checks, Watched
 from holdfast.sim.monitoring import SimMonitoring
+from holdfast.sim.network import SimLinks
+from holdfast.sim.scene import Scene
 from holdfast.sim.spares import Imported, SimSpares
-from holdfast.sim.world import KILL_S, Worker
+from holdfast.sim.store import SimStore
+from holdfast.sim.world import KILL_S, SimHost, Worker
 from holdfast.telemetry.record.io_thread import PATIENCE_S
-
-if TYPE_CHECKING:
-    from holdfast.agent.node import Node
-    from holdfast.core.wire.messages import Assigned
-    from holdfast.sim.network import SimLinks
-    from holdfast.sim.scene import Scene
-    from holdfast.sim.store import SimStore
-    from holdfast.sim.world import SimHost
 
 SCRIPT = ("train.py",)
 

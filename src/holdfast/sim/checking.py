@@ -6,19 +6,14 @@ A place that ails says why (`Cluster.ail`), flaps, or its check hangs; all other
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from holdfast.agent.control.health_checks import Checking
-from holdfast.core.machine import Observation
+from holdfast.core.config.config import RunConfig
+from holdfast.core.machine import Action, Observation
 from holdfast.health.examiner import Answered, StartCheck
 from holdfast.health.verdict import Verdict, fit, unfit
-from holdfast.sim.scene import DEADLINE_S
-
-if TYPE_CHECKING:
-    from holdfast.core.config.config import RunConfig
-    from holdfast.core.machine import Action
-    from holdfast.sim.scene import Ailment, Scene
-    from holdfast.sim.world import SimHost
+from holdfast.sim.scene import DEADLINE_S, Ailment, Scene
+from holdfast.sim.world import SimHost
 
 ANSWER_S = (0.02, 0.2)  # How long the check takes.
 

@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from holdfast.agent.group.hang_response import LOOK_S
+from holdfast.agent.group.messages import Exit
 from holdfast.agent.group.state import Phase
 from holdfast.agent.leader.elected_node import shortened
 from holdfast.agent.leader.peer_elected_node import PeerElectedNode
+from holdfast.agent.node import Node
+from holdfast.agent.own_lease import OwnLease
 from holdfast.agent.spares.state import SlotState
 from holdfast.core.config.own_options import Grow
 from holdfast.core.job.events import Decided, Event, NodeLost
 from holdfast.core.job.policy import Verdict
+from holdfast.core.job.report import JobReport
 from holdfast.core.machine import NEVER
 from holdfast.core.wire.messages import Assigned, Finish, Message, Refused, Stop
 from holdfast.rendezvous.coordinator.admission import SAVED
 from holdfast.rendezvous.coordinator.job import Phase as JobPhase
+from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.coordinator.membership import SeatState
 from holdfast.runtime.process.guardian import SLACK_S, STRIKE_S
-from holdfast.sim.scene import DEADLINE_S
-from holdfast.sim.world import KILL_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from holdfast.agent.group.messages import Exit
-    from holdfast.agent.node import Node
-    from holdfast.agent.own_lease import OwnLease
-    from holdfast.core.job.report import JobReport
-    from holdfast.rendezvous.coordinator.machine import Rendezvous
-    from holdfast.sim.checking import SimChecking
-    from holdfast.sim.monitoring import SimMonitoring
-    from holdfast.sim.network import SimLinks
-    from holdfast.sim.scene import Scene
-    from holdfast.sim.spares import SimSpares
-    from holdfast.sim.store import SimStore
-    from holdfast.sim.world import SimHost, Worker
+from holdfast.sim.checking import SimChecking
+from holdfast.sim.monitoring import SimMonitoring
+from holdfast.sim.network import SimLinks
+from holdfast.sim.scene import DEADLINE_S, Scene
+from holdfast.sim.spares import SimSpares
+from holdfast.sim.store import SimStore
+from holdfast.sim.world import KILL_S, SimHost, Worker
 
 GUARDIAN_S, GUARDIAN_PATIENCE_S = STRIKE_S + 0.02, SLACK_S + 0.02
 """From the end of a lease to the guardian's SIGKILL: to the workers, and an agent that is stopped; and to one that is slow."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from holdfast.agent.workers.monitor_driver import Monitoring
+from holdfast.core.config.config import RunConfig
 from holdfast.core.machine import Action, Observation
 from holdfast.core.page.signs import Limits, Signs
 from holdfast.monitor.messages import RankMeasured, RankSeen
-
-if TYPE_CHECKING:
-    from holdfast.core.config.config import RunConfig
-    from holdfast.sim.world import SimHost
+from holdfast.sim.world import SimHost
 
 BEATS_PER_S = 10.0  # What a simulated script does as long as it gets on.
 

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING
 from holdfast.core.machine import Observation
 from holdfast.core.wire.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Serving, Transmit
 from holdfast.core.wire.messages import Message
-from holdfast.runtime.net.network import GUESTS_FROM, HANDSHAKE_S
+from holdfast.runtime.net.network import GUESTS_FROM, HANDSHAKE_S, Network
+from holdfast.runtime.world import Links
 from holdfast.sim.timeline import Timeline
 from holdfast.sim.world import SimHost
-
-if TYPE_CHECKING:
-    from holdfast.runtime.world import Links
 
 ENDPOINT = "endpoint:29400"  # What the job's endpoint is called.
 
@@ -302,6 +300,4 @@ class SimLinks:
 
 
 if TYPE_CHECKING:
-    from holdfast.runtime.net.network import Network
-
     _LINKS: tuple[type[Links], ...] = (Network, SimLinks)

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from signal import SIGKILL
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from holdfast.agent.group.machine import Group
+from holdfast.agent.logs.attempt_logs import RankLogs
 from holdfast.agent.spares.machine import MiB
 from holdfast.agent.spares.messages import Lost, Made, Ready, RoundOver, StandingBy, Surveyed
 from holdfast.agent.spares.pool import ParkedSpare, SparePool
 from holdfast.agent.spares.state import Phase
-from holdfast.core.machine import NEVER, Observation
+from holdfast.core.config.config import RunConfig
+from holdfast.core.job.events import Event
+from holdfast.core.machine import NEVER, Action, Observation
 from holdfast.core.processes import ProcessGone
-from holdfast.sim.scene import MEMORY_BYTES, SpareLife
-from holdfast.sim.world import KILL_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from holdfast.agent.group.machine import Group
-    from holdfast.agent.logs.attempt_logs import RankLogs
-    from holdfast.core.config.config import RunConfig
-    from holdfast.core.job.events import Event
-    from holdfast.core.machine import Action
-    from holdfast.core.wire.messages import Assigned
-    from holdfast.runtime.shm.pages import Page
-    from holdfast.sim.scene import Scene
-    from holdfast.sim.world import SimHost
+from holdfast.core.wire.messages import Assigned
+from holdfast.runtime.shm.pages import Page
+from holdfast.sim.scene import MEMORY_BYTES, Scene, SpareLife
+from holdfast.sim.world import KILL_S, SimHost
 
 BEATS_AFTER_S = 0.4  # From a worker's start to its first heartbeat.
 

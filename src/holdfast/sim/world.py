@@ -11,18 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from holdfast.agent.group.messages import GpuMemory, MemorySeen
+from holdfast.core.config.binding import Binding
 from holdfast.core.errors import StartError
 from holdfast.core.machine import Observation
 from holdfast.core.processes import ProcessDying, ProcessGone, ProcessLives
 from holdfast.core.value import Value, replace
+from holdfast.runtime.host import Host
+from holdfast.runtime.process.process import Fds
+from holdfast.runtime.shm.pages import Page
+from holdfast.runtime.world import World
 from holdfast.sim.timeline import Timeline
-
-if TYPE_CHECKING:
-    from holdfast.core.config.binding import Binding
-    from holdfast.runtime.host import Host
-    from holdfast.runtime.process.process import Fds
-    from holdfast.runtime.shm.pages import Page
-    from holdfast.runtime.world import World
 
 EPOCH = 1_700_000_000.0  # Unix time at which every simulation begins.
 

@@ -11,7 +11,6 @@ import os
 import select
 import signal
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from holdfast.agent.control.control_socket import ControlSocket, Request
 from holdfast.core.errors import UsageError
@@ -22,6 +21,7 @@ from holdfast.core.wire.links import Connect, HangUp, Transmit
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.frames import Identity
 from holdfast.runtime.net.network import Network
+from holdfast.runtime.secrets import Shelter
 from holdfast.supervisor.child import Child
 from holdfast.supervisor.connections import Connections
 from holdfast.supervisor.feed import SOCKET
@@ -36,9 +36,6 @@ from holdfast.supervisor.store import LeadLost, Store
 from holdfast.supervisor.waiting_requests import Held
 from holdfast.supervisor.web import view
 from holdfast.telemetry.report.safe_text import plain
-
-if TYPE_CHECKING:
-    from holdfast.runtime.net.tls import Shelter
 
 
 class Service:

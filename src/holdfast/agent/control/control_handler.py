@@ -9,6 +9,7 @@ from typing import Any
 
 from holdfast.agent.component import Component
 from holdfast.agent.control.health_query import MARGIN_S, Examination
+from holdfast.agent.disk_thread import DiskThread
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import StopAsked, ToCoordinator
 from holdfast.agent.group.state import Phase
@@ -27,7 +28,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.agent.control.control_socket import ControlSocket, Request
     from holdfast.agent.control.health_checks import Checking
-    from holdfast.agent.disk_thread import DiskThread
     from holdfast.agent.faults.driver import Injections
     from holdfast.telemetry.health_http import HealthHttpServer
 

@@ -9,30 +9,24 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterable
 
 from holdfast.agent.component import Component
+from holdfast.agent.control.health_checks import Checking
 from holdfast.agent.faults.machine import Answered, Asked, Injector, Plant, RankOver, RoundOver, Strike
 from holdfast.agent.group.messages import ToCoordinator
 from holdfast.agent.group.state import Phase, WorkerState
-from holdfast.core.job.events import StopSent, WorkerDying, WorkerExited
-from holdfast.core.machine import Tick
+from holdfast.agent.surroundings import Surroundings
+from holdfast.agent.workers.workers import Workers
+from holdfast.core.job.events import Event, StopSent, WorkerDying, WorkerExited
+from holdfast.core.job.injection import Injection
+from holdfast.core.machine import Action, Observation, Tick
 from holdfast.core.signals import signal
 from holdfast.core.wire.messages import Reply
 from holdfast.health.injected import WHERE
 from holdfast.runtime.hardware.gpus import names
 from holdfast.runtime.process.process import kill_group
 from holdfast.runtime.shm.pages import nameless_file
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from holdfast.agent.control.health_checks import Checking
-    from holdfast.agent.surroundings import Surroundings
-    from holdfast.agent.workers.workers import Workers
-    from holdfast.core.job.events import Event
-    from holdfast.core.job.injection import Injection
-    from holdfast.core.machine import Action, Observation
 
 FORBIDDEN = "its agent was not started with --allow-inject (or HOLDFAST_ALLOW_INJECT=1)"
 

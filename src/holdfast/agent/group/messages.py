@@ -8,12 +8,9 @@ from holdfast.core.job.events import ControlKind
 from holdfast.core.job.failure import Evidence, Position
 from holdfast.core.job.report import JobReport
 from holdfast.core.machine import Action, Observation
+from holdfast.core.page.stash import Held, Kept, OnDisk
 from holdfast.core.value import Value
 from holdfast.core.wire.messages import Assigned, Message
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.core.page.stash import Held, Kept, OnDisk
 
 
 class Told(Observation):

@@ -31,11 +31,11 @@ from holdfast.runtime.host import Host
 from holdfast.runtime.net.addresses import host_and_port
 from holdfast.runtime.net.network import Network
 from holdfast.runtime.net.ports import hold_port
+from holdfast.telemetry.record.state_dir import JobDir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.agent.leader.tie_breaker import Witness
-    from holdfast.telemetry.record.state_dir import JobDir
 
 
 class Store(Protocol):

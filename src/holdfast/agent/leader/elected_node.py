@@ -22,7 +22,7 @@ from collections.abc import Iterable
 
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import Send, Told
-from holdfast.agent.node import Node
+from holdfast.agent.node import Found, Node
 from holdfast.core.job.events import CoordinatorFound, NodeExcluded
 from holdfast.core.job.report import JobReport
 from holdfast.core.machine import Action, Observation, Record, Say, Tick
@@ -32,16 +32,12 @@ from holdfast.core.wire.messages import Past, Refused
 from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.election.messages import Follow, GiveUp, Lead, MemberLink, StepDown
+from holdfast.rendezvous.election.store_election import Election
+from holdfast.rendezvous.election.succession import Succession
 from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.link_router import LinkRouter
 from holdfast.rendezvous.member import Member
 from holdfast.rendezvous.rules import Heard, Tell
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.agent.node import Found
-    from holdfast.rendezvous.election.store_election import Election
-    from holdfast.rendezvous.election.succession import Succession
 
 FAILURES_KEPT = 16
 """Failures in the report that the store keeps for members who missed it: a store's values are small (etcd: 1.5 MB)."""

@@ -26,7 +26,7 @@ from signal import SIGTERM
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import Exit, FromCoordinator, MadeWay, Unguarded
 from holdfast.agent.leader.elected_node import ElectedNode
-from holdfast.agent.node import host_leaves
+from holdfast.agent.node import Found, host_leaves
 from holdfast.core.job.events import Decided, ExcludedBy
 from holdfast.core.job.policy import Verdict
 from holdfast.core.machine import NEVER, Action, Observation, Record, Signalled, Tick
@@ -60,10 +60,6 @@ from holdfast.rendezvous.election.succession_state import (
 from holdfast.rendezvous.election.witness_claims import Claimed
 from holdfast.rendezvous.member import Deliver, Member
 from holdfast.rendezvous.rules import Heard, HostLeaves
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.agent.node import Found
 
 TICK = Tick()
 

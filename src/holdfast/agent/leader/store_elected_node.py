@@ -11,16 +11,13 @@ from collections.abc import Iterable
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.state import Phase
 from holdfast.agent.leader.elected_node import ElectedNode
+from holdfast.agent.node import Found
 from holdfast.core.machine import Action, Observation, Say, Tick
 from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.wire.messages import Assigned, Past, Stop
 from holdfast.rendezvous.coordinator.job import Phase as JobPhase
 from holdfast.rendezvous.election.store_election import Election, PastChanged, Persisted, Ranked, StoreSeen, StoreTrouble
 from holdfast.rendezvous.member import Member
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.agent.node import Found
 
 
 class StoreElectedNode(ElectedNode):

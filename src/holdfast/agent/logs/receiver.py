@@ -33,10 +33,7 @@ from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.runtime.net.blocking_link import HANDSHAKE_S, BlockingLink, Turn
 from holdfast.runtime.net.blocking_server import BlockingServer
 from holdfast.runtime.net.frames import Identity
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.runtime.net.tls import Shelter
+from holdfast.runtime.secrets import Shelter
 
 PIECE_BYTES = 1 << 20
 """The largest piece. A line has 128 KiB at most, five times as much where each byte of it is shown as <NUL>."""

@@ -23,10 +23,7 @@ from holdfast.core.machine import NEVER
 from holdfast.runtime.net.addresses import host_and_port
 from holdfast.runtime.net.blocking_link import BlockingLink
 from holdfast.runtime.net.frames import Identity
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.runtime.net.tls import Shelter
+from holdfast.runtime.secrets import Shelter
 
 PIECE_BYTES, BATCH_S = 1 << 18, 0.5
 """A piece is sent when it is so large, or waits for so long. ft_launcher: 256 KiB, 1 s. A thousand nodes that all say a little

@@ -11,7 +11,7 @@ from holdfast.agent.workers import launch
 from holdfast.agent.workers.error_files import hand_on
 from holdfast.core.config.config import RunConfig
 from holdfast.core.job.failure import Failure
-from holdfast.core.job.finding import Class
+from holdfast.core.job.finding import Class, Finding
 from holdfast.core.job.report import JobReport, Outcome
 from holdfast.runtime.private_files import private
 from holdfast.telemetry.record.io_thread import IoThread
@@ -19,10 +19,6 @@ from holdfast.telemetry.record.prune import KEEP_JOBS, prune
 from holdfast.telemetry.record.state_dir import JobDir, job_dirs, last_runs, state_home
 from holdfast.telemetry.report.failure_box import entrypoint_name, failure_box
 from holdfast.telemetry.report.report_text import is_news, report_from_json, report_json, report_text, terminal
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.core.job.finding import Finding
 
 CAUSE_S = 0.5
 """How long the report waits to be told what the failures mean: reading the rules takes 0.05 s, unless their disk hangs."""

@@ -14,14 +14,11 @@ from holdfast.agent.group.messages import Told
 from holdfast.core.job.report import JobReport
 from holdfast.core.machine import NEVER, Observation
 from holdfast.core.wire.messages import Finish
+from holdfast.rendezvous.member import Member
 from holdfast.runtime.host import Host
 from holdfast.telemetry.record.io_thread import IoThread
+from holdfast.telemetry.record.state_dir import JobDir
 from holdfast.telemetry.report.report_text import report_from_json
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.rendezvous.member import Member
-    from holdfast.telemetry.record.state_dir import JobDir
 
 LOOK_S = 1.0  # Between two looks, while the coordinator is lost or was never found.
 

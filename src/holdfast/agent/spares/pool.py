@@ -11,12 +11,13 @@ from __future__ import annotations
 import os
 import select
 import socket
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import reduce
 from itertools import accumulate
 
 from holdfast.agent.component import Component
 from holdfast.agent.group.messages import ImportsKnown, SparesAwaited
+from holdfast.agent.logs.attempt_logs import RankLogs
 from holdfast.agent.spares.import_list import at_load, differences, is_line, merged
 from holdfast.agent.spares.machine import Spares
 from holdfast.agent.spares.messages import (
@@ -37,25 +38,18 @@ from holdfast.agent.spares.messages import (
 )
 from holdfast.agent.spares.state import Phase, SlotState, no_spares
 from holdfast.agent.workers import launch
+from holdfast.core.config.config import RunConfig
 from holdfast.core.config.own_options import FORK
 from holdfast.core.errors import StartError
 from holdfast.core.job.events import Event, FailureSeen, StopSent
-from holdfast.core.machine import NEVER, Record, Say, Tick
+from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Tick
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import IMPORTS_CHARS, Assigned
 from holdfast.runtime.hardware.memory import private_bytes, room_bytes
+from holdfast.runtime.host import Host
 from holdfast.runtime.process import process
+from holdfast.runtime.shm.pages import Page
 from holdfast.telemetry.record.io_thread import IoThread
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from holdfast.agent.logs.attempt_logs import RankLogs
-    from holdfast.core.config.config import RunConfig
-    from holdfast.core.machine import Action, Observation
-    from holdfast.runtime.host import Host
-    from holdfast.runtime.shm.pages import Page
 
 ANSWER_S, LEAST_S = 1.0, 0.05
 """How long the spares of a round have to take over, in all, and each of them at least. It takes them half a millisecond each;

@@ -37,12 +37,9 @@ from holdfast.runtime.net.addresses import host_and_port
 from holdfast.runtime.net.blocking_link import BlockingLink
 from holdfast.runtime.net.blocking_server import BlockingServer
 from holdfast.runtime.net.frames import Identity
+from holdfast.runtime.secrets import Shelter
 from holdfast.runtime.shm import pages as shm
 from holdfast.runtime.shm.stash import CHUNK_BYTES, Filling, chunks, clear, generations, held, words
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.runtime.net.tls import Shelter
 
 LOOK_S = 0.01  # Between two looks at whether a rank has saved something.
 ANSWER_S, AGAIN_S = 10.0, 5.0

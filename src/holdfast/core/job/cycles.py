@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
 
 CURRENT_INFO = "NVRX_CURRENT_CYCLE_INFO"  # Tells the workers where the file about their cycle is.
 

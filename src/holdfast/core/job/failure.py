@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
+from typing import Any
 
 from holdfast.core.signals import name_of
 from holdfast.core.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
-
 
 DEEPEST_RECORD = 100
 """Levels of an error record. Deeper ones come near the limits of whatever walks through them, which differ between Pythons."""

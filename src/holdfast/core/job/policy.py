@@ -2,44 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
+from typing import Protocol
 
+from holdfast.core.job.failure import Failure
 from holdfast.core.value import Value
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Protocol
 
-    from holdfast.core.job.failure import Failure
+class Policy(Protocol):
+    """What next, after a failure?"""
 
-    class Policy(Protocol):
-        """What next, after a failure?"""
+    carries_on: bool  # Whether a round may go on without some of its workers.
 
-        carries_on: bool  # Whether a round may go on without some of its workers.
+    def judge(self, health: Health, what: str) -> Decision:
+        """Answer what becomes of the round after `what`: carry-on, finish or restart, which `consider` then decides
+        about."""
 
-        def judge(self, health: Health, what: str) -> Decision:
-            """Answer what becomes of the round after `what`: carry-on, finish or restart, which `consider` then decides
-            about."""
+    def consider(self, failure: Failure, *, uptime_s: float, now: float) -> Decision:
+        """Decide about the first failure of a round that had run `uptime_s` seconds; remembers that it did."""
 
-        def consider(self, failure: Failure, *, uptime_s: float, now: float) -> Decision:
-            """Decide about the first failure of a round that had run `uptime_s` seconds; remembers that it did."""
+    def consider_request(self, what: str, *, uptime_s: float, now: float) -> Decision:
+        """Decide about a worker's wish, `what`, that all ranks restart."""
 
-        def consider_request(self, what: str, *, uptime_s: float, now: float) -> Decision:
-            """Decide about a worker's wish, `what`, that all ranks restart."""
+    def stalled(self, reached: int | None, *, restarting: bool, failures: Sequence[Failure] = ()) -> Decision | None:
+        """Answer why a new round would be in vain; None: go on. `reached`: the furthest iteration known. `failures`: of the
+        round before, the first one first."""
 
-        def stalled(self, reached: int | None, *, restarting: bool, failures: Sequence[Failure] = ()) -> Decision | None:
-            """Answer why a new round would be in vain; None: go on. `reached`: the furthest iteration known. `failures`: of the
-            round before, the first one first."""
+    def heed(self, verdict: str) -> None:
+        """Somebody who was asked says that the job should not be restarted again, and why."""
 
-        def heed(self, verdict: str) -> None:
-            """Somebody who was asked says that the job should not be restarted again, and why."""
+    def restarts_left(self, now: float) -> int:
+        """How many restarts may still come."""
 
-        def restarts_left(self, now: float) -> int:
-            """How many restarts may still come."""
-
-        def pardon(self, name: str) -> None:
-            """A node has been readmitted: what it has done before no longer counts against it."""
+    def pardon(self, name: str) -> None:
+        """A node has been readmitted: what it has done before no longer counts against it."""
 
 
 class Verdict(StrEnum):

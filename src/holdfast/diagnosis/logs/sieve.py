@@ -12,11 +12,8 @@ from __future__ import annotations
 import re
 from binascii import unhexlify
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from itertools import product
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 FOUR = 4
 SHORTEST = 2 * FOUR - 1  # Letters of a word that has a packed one in each of its rows.

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import Exit
@@ -33,11 +33,9 @@ from holdfast.runtime.net.addresses import host_and_port
 from holdfast.runtime.net.frames import Identity
 from holdfast.runtime.net.network import Network
 from holdfast.runtime.process.process import children_of, kill_tree
+from holdfast.runtime.secrets import Shelter
 
 from .attendance import Attendance, EndWorkers
-
-if TYPE_CHECKING:
-    from holdfast.runtime.net.tls import Shelter  # `ssl` is heavy, and most jobs use none
 
 logger = get_logger(__name__)
 

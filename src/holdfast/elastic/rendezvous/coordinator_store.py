@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import count
-from typing import TYPE_CHECKING
 
 from holdfast.core.config.grammar import shown_endpoint
 from holdfast.core.errors import ProtocolError
@@ -19,11 +18,9 @@ from holdfast.core.value import replace
 from holdfast.core.wire.messages import StoreAnswer, StoreAsk
 from holdfast.rendezvous.kvstore.client import StoreLink
 from holdfast.runtime.net.frames import Identity
+from holdfast.runtime.secrets import Shelter
 
 from .store import Each, Store, StoreError, StoreUnreachable, understood
-
-if TYPE_CHECKING:
-    from holdfast.runtime.net.tls import Shelter  # `ssl` is heavy, and most jobs use none
 
 ANSWER_S = 30.0  # how long an answer may take, beyond its wait for keys
 PATIENCE_S = 10.0

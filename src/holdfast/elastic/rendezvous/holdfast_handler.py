@@ -12,7 +12,7 @@ import os
 import socket
 from collections import deque
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.core.config.grammar import did_you_mean
 from holdfast.core.job.report import Outcome
@@ -23,7 +23,7 @@ from holdfast.rendezvous.rules import Rules
 from holdfast.runtime.net.addresses import is_here, own_address
 from holdfast.runtime.net.frames import Identity
 from holdfast.runtime.net.network import open_doors
-from holdfast.runtime.secrets import shelter_of
+from holdfast.runtime.secrets import Shelter, shelter_of
 from holdfast.telemetry.record.job_secret import job_secret
 from holdfast.telemetry.record.state_dir import state_home
 
@@ -35,9 +35,6 @@ from .memory_store import MemoryStore
 from .round_store import RoundServer, RoundStore
 from .store import Store
 from .utils import parse_rendezvous_endpoint
-
-if TYPE_CHECKING:
-    from holdfast.runtime.net.tls import Shelter  # `ssl` is heavy, and most jobs use none
 
 logger = logging.getLogger(__name__)
 

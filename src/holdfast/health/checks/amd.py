@@ -6,12 +6,8 @@ from __future__ import annotations
 
 import re
 
-from holdfast.health.verdict import Findings, fit
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.health.check import Look
-    from holdfast.health.verdict import Verdict
+from holdfast.health.check import Look
+from holdfast.health.verdict import Findings, Verdict, fit
 
 VENDOR = "0x1002"
 DRM = "sys/class/drm"

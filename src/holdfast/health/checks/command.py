@@ -6,11 +6,8 @@ import os
 import subprocess
 
 from holdfast.core.value import replace
+from holdfast.health.check import Look
 from holdfast.health.verdict import DEGRADED, FIT, UNFIT, Verdict
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.health.check import Look
 
 STATES = {0: FIT, 1: UNFIT}
 """By exit code. Any other tells of the command rather than of the node: it was not found (127), or it crashed."""

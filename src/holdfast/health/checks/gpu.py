@@ -11,16 +11,12 @@ Without a driver the check does not apply. If NVML returns an error, the node is
 
 from __future__ import annotations
 
+from types import ModuleType
+from typing import Any
+
 from holdfast.health import injected
-from holdfast.health.verdict import Findings, degraded, unfit
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import ModuleType
-    from typing import Any
-
-    from holdfast.health.check import Look
-    from holdfast.health.verdict import Verdict
+from holdfast.health.check import Look
+from holdfast.health.verdict import Findings, Verdict, degraded, unfit
 
 RECOVERIES = {1: "a reset", 2: "the host restarted", 3: "its peers drained", 4: "to be drained and reset"}
 """NVML's nvmlDeviceGpuRecoveryAction_t, less 0 (none)."""

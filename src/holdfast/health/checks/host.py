@@ -5,14 +5,10 @@ from __future__ import annotations
 import re
 import subprocess
 
-from holdfast.health.verdict import Findings, degraded
+from holdfast.health.check import Look
+from holdfast.health.verdict import Findings, Verdict, degraded
 from holdfast.runtime.hardware import cgroups
 from holdfast.runtime.hardware.memory import groups
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.health.check import Look
-    from holdfast.health.verdict import Verdict
 
 LEAST_MEMORY, LEAST_FILES = 2.0, 5.0
 """Per cent that are free. Below 2 % of memory the kernel already reclaims page cache under every allocation, and a worker that

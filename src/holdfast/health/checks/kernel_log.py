@@ -12,14 +12,9 @@ from datetime import UTC, datetime
 
 from holdfast.core.job.xid import NONE, REBOOT, RESET, RESTART, SERVICE
 from holdfast.core.job.xid import xid as catalogued
-from holdfast.health.recent_kernel_log import lines
-from holdfast.health.verdict import DEGRADED, UNFIT, Findings, degraded
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.health.check import Look
-    from holdfast.health.recent_kernel_log import Line
-    from holdfast.health.verdict import Verdict
+from holdfast.health.check import Look
+from holdfast.health.recent_kernel_log import Line, lines
+from holdfast.health.verdict import DEGRADED, UNFIT, Findings, Verdict, degraded
 
 LATELY_S, LONG_S = 600.0, 3600.0
 SHOWN = 3  # So many different findings are named.

@@ -8,15 +8,10 @@ is no fault unless all ports are down, because many hosts have ports without a c
 from __future__ import annotations
 
 import re
+from typing import Any
 
-from holdfast.health.verdict import Findings, fit
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from holdfast.health.check import Look
-    from holdfast.health.verdict import Verdict
+from holdfast.health.check import Look
+from holdfast.health.verdict import Findings, Verdict, fit
 
 FOLDER = "sys/class/infiniband"
 STATE, DOWNED = f"/{FOLDER}/{{nic}}/ports/{{port}}/state", f"/{FOLDER}/{{nic}}/ports/{{port}}/counters/link_downed"

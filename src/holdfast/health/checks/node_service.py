@@ -10,13 +10,9 @@ from __future__ import annotations
 import json
 import os
 
-from holdfast.health.verdict import degraded, fit, unfit
+from holdfast.health.check import Look
+from holdfast.health.verdict import Verdict, degraded, fit, unfit
 from holdfast.health.wire import METHOD, Request, Response
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.health.check import Look
-    from holdfast.health.verdict import Verdict
 
 TIMEOUT_S = 60.0  # ft_launcher's, for the whole call.
 ARGS = ("--no-slurm", "--group", "prolog", "epilog", "logs", "gpu")  # What it sends.

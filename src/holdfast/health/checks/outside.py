@@ -13,16 +13,11 @@ import json
 import os
 import socket
 import subprocess
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-from holdfast.health.verdict import DEGRADED, UNFIT, Findings, degraded
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import Any
-
-    from holdfast.health.check import Look
-    from holdfast.health.verdict import Verdict
+from holdfast.health.check import Look
+from holdfast.health.verdict import DEGRADED, UNFIT, Findings, Verdict, degraded
 
 GPUD_URL = "https://localhost:15132/v1/states"  # gpud's own port; its certificate is one that it has signed itself.
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import os
 
+from holdfast.health.check import Look
 from holdfast.health.verdict import Verdict, degraded, fit
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.health.check import Look
 
 VERDICT = "HOLDFAST_PAIRS_VERDICT"  # Variable in which the verdict is handed down, as JSON.
 

@@ -13,15 +13,10 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 
-from holdfast.health.verdict import degraded, fit, unfit
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from holdfast.health.check import Look
-    from holdfast.health.verdict import Verdict
+from holdfast.health.check import Look
+from holdfast.health.verdict import Verdict, degraded, fit, unfit
 
 MOST = 4096  # Bytes of a file that are read.
 

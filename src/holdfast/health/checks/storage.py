@@ -11,21 +11,16 @@ import os
 import select
 import signal
 import stat
+from collections.abc import Callable
 
 from holdfast.core.config.grammar import split_paths
-from holdfast.health.verdict import Findings, unfit
+from holdfast.health.check import Look
+from holdfast.health.verdict import Findings, Verdict, unfit
 from holdfast.runtime.process import process
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from holdfast.health.check import Look
-    from holdfast.health.verdict import Verdict
-
-    Probe = Callable[[str], str]
-    Stuck = dict[str, tuple[int, str]]
-    """What is touched → the process that waits for it, and when that began (`process.begun`)."""
+Probe = Callable[[str], str]
+Stuck = dict[str, tuple[int, str]]
+"""What is touched → the process that waits for it, and when that began (`process.begun`)."""
 
 LUSTRE_HEALTH = "sys/fs/lustre/health_check"
 DISTRIBUTED = ("lustre", "nfs", "nfs4")  # Types of file systems, as ft_launcher looks for them.

@@ -13,6 +13,7 @@ import contextlib
 import threading
 import time
 from base64 import b64decode
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
@@ -22,14 +23,9 @@ from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.core.value import to_plain
 from holdfast.integrations.etcd import client as etcd
 from holdfast.runtime.net.codec import build
+from holdfast.supervisor.fleet.messages import Keep
 from holdfast.supervisor.fleet.state import Kept
-from holdfast.supervisor.store import TABLES, LeadLost
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from holdfast.supervisor.fleet.messages import Keep
-    from holdfast.supervisor.store import Store
+from holdfast.supervisor.store import TABLES, LeadLost, Store
 
 PREFIX = "/holdfast-fleet"
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import httpx2 as httpx
 from lightkube import ApiError, Client, KubeConfig
@@ -28,9 +29,6 @@ from holdfast.core.errors import HoldfastError
 from holdfast.integrations.kubernetes.api import ACCOUNT
 from holdfast.supervisor.fleet.messages import Need
 from holdfast.supervisor.orchestrator import ASK_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 TAINT, REASON, CORDONED, REPLACED = "holdfast/unfit", "holdfast/reason", "holdfast/cordoned", "holdfast/replaced"
 AGENT = "holdfast/agent"  # Label of our pods.

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from holdfast.core.job.events import Event, ExcludedBy, NodeExcluded
 from holdfast.core.job.failure import Cause, Failure
+from holdfast.core.job.policy import Policy  # a protocol, which types alone need
 from holdfast.core.job.report import JobReport, Outcome
 from holdfast.core.machine import NEVER, Record
 from holdfast.core.value import Value, replace
@@ -26,10 +27,6 @@ from holdfast.rendezvous.coordinator.script_imports import KnownImports
 from holdfast.rendezvous.lease import FENCE_S, granted
 from holdfast.rendezvous.placement.placement import Place
 from holdfast.rendezvous.rules import Rules
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.core.job.policy import Policy  # a protocol, which types alone need
 
 
 class Failures:

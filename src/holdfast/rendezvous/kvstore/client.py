@@ -14,10 +14,7 @@ from holdfast.core.wire.messages import StoreAnswer, StoreAsk
 from holdfast.runtime.net.blocking_link import HANDSHAKE_S, BlockingLink
 from holdfast.runtime.net.codec import decode, encode
 from holdfast.runtime.net.frames import FRAME_BYTES, SEAL_BYTES, Identity
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.runtime.net.tls import Shelter
+from holdfast.runtime.secrets import Shelter
 
 
 class StoreLink(BlockingLink):

@@ -7,13 +7,10 @@ counts from 0, a queue that is not empty counts as a key. A value, and all of th
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from holdfast.core.machine import NEVER
 from holdfast.core.wire.messages import StoreAnswer, StoreAsk
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 TIMEOUT, EMPTY, OVER, FULL, WRONG = "timeout", "empty", "over", "full", "wrong"
 """What an answer's `error` may be: not in time · nothing in the queue · the round is over · no room · not to be done."""

@@ -7,11 +7,8 @@ domains begin and end, and the memory that it takes is bounded.
 from __future__ import annotations
 
 from _blake2 import blake2b  # hashlib would take 2 ms of a start
+from collections.abc import Sequence
 from itertools import groupby
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 TRIED = 64
 """At most so many distances are compared: with thousands of nodes the lengths of their domains are few."""

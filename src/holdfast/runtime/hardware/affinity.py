@@ -7,19 +7,15 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from collections.abc import Callable
+from typing import TypeVar
 
+from holdfast.core.config.binding import Binding
 from holdfast.core.config.grammar import ranges
 from holdfast.core.errors import StartError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeVar
-
-    from holdfast.core.config.binding import Binding
-
-    T = TypeVar("T")
-    Policy = tuple[int, ctypes.Array[ctypes.c_ulong]]  # One of MPOL_*, and the NUMA nodes that it is about.
+T = TypeVar("T")
+Policy = tuple[int, ctypes.Array[ctypes.c_ulong]]  # One of MPOL_*, and the NUMA nodes that it is about.
 
 MPOL_DEFAULT, MPOL_BIND = 0, 2  # linux/mempolicy.h
 

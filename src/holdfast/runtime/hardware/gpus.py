@@ -11,10 +11,7 @@ A container is given only some of the device files, while /proc still lists ever
 from __future__ import annotations
 
 import os
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
 
 GPUS = "proc/driver/nvidia/gpus"
 GPU, XPU = "gpu", "xpu"  # Kinds of accelerators.

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
 
 RECORD = 8192  # Bytes of the longest record (the kernel's CONSOLE_EXT_LOG_MAX).
 

@@ -5,13 +5,10 @@ the drivers' libraries.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from holdfast.core.config.binding import Topology
 from holdfast.runtime.hardware.gpus import addresses, names, text
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 CPUS, NODES, PCI = "sys/devices/system/cpu", "sys/devices/system/node", "sys/bus/pci/devices"
 

@@ -17,10 +17,7 @@ from typing import Any, Protocol, TypeVar
 from holdfast.core.errors import ProtocolError
 from holdfast.runtime.net.channel import Channel
 from holdfast.runtime.net.frames import SEAL_BYTES, Identity
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.runtime.net.tls import Shelter  # `ssl` is heavy, and most jobs use none
+from holdfast.runtime.secrets import Shelter
 
 T = TypeVar("T")
 

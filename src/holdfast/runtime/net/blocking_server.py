@@ -21,10 +21,7 @@ from holdfast.runtime.net.admission import NO_ROOM, Admission, Limits, Rejection
 from holdfast.runtime.net.blocking_link import BlockingLink, InTurn, Turn
 from holdfast.runtime.net.frames import Identity
 from holdfast.runtime.net.wire import KEEPALIVE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.runtime.net.tls import Shelter  # `ssl` is heavy, and most jobs use none
+from holdfast.runtime.secrets import Shelter
 
 BACKLOG = 512  # Links that wait to be taken.
 REST_S = 0.5  # How long no link is taken when there is no descriptor for one.

@@ -23,10 +23,11 @@ from holdfast.runtime.net.frames import (
     refusal,
     stranger,
 )
+from holdfast.runtime.secrets import Shelter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.runtime.net.tls import Shelter, Tunnel  # `ssl` is heavy, and most jobs use none
+    from holdfast.runtime.net.tls import Tunnel  # `ssl` is heavy, and most jobs use none
 
 TLS_RECORDS = (0x15, 0x16)  # First bytes of TLS: an alert, a handshake.
 

@@ -21,12 +21,9 @@ from __future__ import annotations
 import hmac
 import json
 from hashlib import blake2b
+from typing import Any
 
 from holdfast.core.errors import ProtocolError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 VERSION = 4
 HELLO_BYTES = 4096  # Longest frame before the handshake is done: a stranger cannot make us hold more.

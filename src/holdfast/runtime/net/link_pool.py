@@ -8,17 +8,11 @@ or one with much traffic, never waits.
 from __future__ import annotations
 
 import select
+from collections.abc import Callable
 
-from holdfast.core.machine import NEVER
+from holdfast.core.machine import NEVER, Observation
 from holdfast.core.value import Value
-from holdfast.runtime.host import Ready
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from holdfast.core.machine import Observation
-    from holdfast.runtime.host import Host
+from holdfast.runtime.host import Host, Ready
 
 AT_ONCE = 1024  # Links that are heard at one look.
 

@@ -6,12 +6,9 @@ are told in this one.
 
 from __future__ import annotations
 
+from holdfast.core.machine import Observation
 from holdfast.core.wire.links import Arrived, LinkDown, LinkUp
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.core.machine import Observation
-    from holdfast.core.wire.messages import Message
+from holdfast.core.wire.messages import Message
 
 
 class Loopback:

@@ -33,10 +33,7 @@ from holdfast.runtime.net.names import Addresses, Names
 from holdfast.runtime.net.ports import listening_process
 from holdfast.runtime.net.wire import Wire
 from holdfast.runtime.peer_user import is_ours, user_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.runtime.net.tls import Shelter  # `ssl` is heavy, and most jobs use none
+from holdfast.runtime.secrets import Shelter
 
 GUESTS_FROM = 1 << 20  # Numbers of links that others opened to us; those that we ask for are smaller.
 

@@ -9,15 +9,10 @@ from __future__ import annotations
 
 import os
 import ssl
+from collections.abc import Callable
+from typing import Any
 
 from holdfast.core.errors import ProtocolError, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    Shelter = Callable[[bool], "Tunnel"]  # Makes a tunnel; True: for the side that asked for the link.
 
 ALERTS = {
     "UNKNOWN_CA": "its CA did not sign ours (--tls-ca there, --tls-cert here)",
@@ -30,8 +25,8 @@ ALERTS = {
 """Ends of OpenSSL's names for what the other side can have against our certificate, and what to say."""
 
 
-def shelter(cert: str, key: str | None, ca: str) -> Shelter:
-    """What makes a tunnel for each link. UsageError when the files are of no use."""
+def shelter(cert: str, key: str | None, ca: str) -> Callable[[bool], Tunnel]:
+    """What makes a tunnel for each link (`secrets.Shelter`). UsageError when the files are of no use."""
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     for context in (server, client):
         context.check_hostname = False

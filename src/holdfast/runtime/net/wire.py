@@ -7,15 +7,11 @@ import select
 import socket
 from collections.abc import Callable
 
-from holdfast.core.machine import NEVER
+from holdfast.core.machine import NEVER, Observation
 from holdfast.runtime.host import Ready
 from holdfast.runtime.net.channel import Channel
 from holdfast.runtime.net.frames import Identity
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.core.machine import Observation
-    from holdfast.runtime.net.tls import Shelter
+from holdfast.runtime.secrets import Shelter
 
 KEEPALIVE = ((socket.TCP_KEEPIDLE, 20), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
 """A peer that lost its power says no goodbye: its descriptor comes back after 40 s."""

@@ -30,16 +30,13 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Callable
+from typing import NoReturn
 
 from holdfast.core.errors import StartError
 from holdfast.core.machine import NEVER
 from holdfast.core.signals import signal
 from holdfast.runtime.process import last_watch, process
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import NoReturn
 
 TICK_S = 1.0  # Longest sleep while there is a lease; otherwise the guardian sleeps until a signal comes.
 

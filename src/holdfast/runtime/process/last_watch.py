@@ -26,15 +26,12 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import MutableMapping
 from contextlib import suppress
 
 from holdfast.core.errors import StartError
 from holdfast.runtime.process import process
 from holdfast.runtime.secrets import without_secrets
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import MutableMapping
 
 VARIABLE = "HOLDFAST_GUARDED"  # Marks of all agents above a process, where no limit can be the mark.
 

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import resource
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.runtime.host import Host
+from holdfast.runtime.host import Host
 
 ELSE = 200  # Files besides links: workers' logs, pages, pidfds, strangers.
 

@@ -20,16 +20,14 @@ try:
 except ImportError:  # a Python that was built without it works, and has no subreaper
     _ctypes = None  # type: ignore[assignment]
 
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
 from holdfast.core.errors import StartError
 from holdfast.core.signals import signal
 from holdfast.core.value import Value
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-    Fds = Mapping[int, int | None]
-    """A child's number of a file descriptor → ours; None: the same as ours, of a stream."""
+Fds = Mapping[int, int | None]
+"""A child's number of a file descriptor → ours; None: the same as ours, of a stream."""
 
 PF_EXITING = 0x4  # Bit of a task's flags (linux/sched.h): set before its memory is freed; never set by exec.
 TREE_DEADLINE_S = 2.0  # How long `kill_tree` goes on looking for survivors.

@@ -14,16 +14,13 @@ from __future__ import annotations
 import _thread
 import mmap
 import os
+from collections.abc import Callable, Iterator
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.page import layout
 from holdfast.core.page.signs import Limits, Moments, SectionSigns, Signs, is_save
 from holdfast.core.page.silences import BEAT, FIRST, OUT, in_section
 from holdfast.runtime.process.process import state
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 NOT_ASKED = -1
 COUNTS = layout.CONTROL_COUNT, layout.CALCULATED_COUNT, layout.LIFE_COUNT  # A change of one is something new to read.

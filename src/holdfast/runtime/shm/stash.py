@@ -9,13 +9,10 @@ from __future__ import annotations
 import mmap
 import os
 from _thread import allocate_lock
+from collections.abc import Iterator
 
 from holdfast.core.page import stash as layout
 from holdfast.core.value import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CHUNK_BYTES = 1 << 20  # What is read and sent at a time.
 MORE_BYTES = 16 << 20  # A slot that is twice as large as it need be, and so much more, gives its memory back.

@@ -7,16 +7,12 @@ have left, rename. Between any two of them its node may be stopped, for as long 
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from holdfast.core.page.asides import aside_name, outdated
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from holdfast.sim.checks import Checks, Watched
-    from holdfast.sim.timeline import Timeline
-    from holdfast.sim.world import Worker
+from holdfast.sim.checks import Checks, Watched
+from holdfast.sim.timeline import Timeline
+from holdfast.sim.world import Worker
 
 TARGET, JOB = "checkpoint.pt", "job"
 

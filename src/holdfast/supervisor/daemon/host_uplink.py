@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from holdfast.core.machine import Action, Observation, Say, Tick
 from holdfast.core.value import Value
@@ -13,11 +12,9 @@ from holdfast.core.wire.links import Connect, HangUp, Transmit
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.frames import Identity
 from holdfast.runtime.net.network import Network
+from holdfast.runtime.secrets import Shelter
 from holdfast.supervisor.daemon.host_reports import HostReports, ShowTable
 from holdfast.supervisor.daemon.host_table import HostTable
-
-if TYPE_CHECKING:
-    from holdfast.runtime.net.tls import Shelter
 
 
 class Supervisor(Value):

@@ -11,8 +11,9 @@ import json
 import mimetypes
 import os
 import time
+from collections.abc import Awaitable, Callable
 from functools import partial, partialmethod
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
@@ -36,9 +37,6 @@ from holdfast.telemetry.report.safe_text import one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from typing import Any
-
     from starlette.requests import Request
 
 T = TypeVar("T")

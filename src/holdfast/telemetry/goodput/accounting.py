@@ -26,10 +26,7 @@ from holdfast.core.job.events import (
 from holdfast.core.value import Value, replace
 from holdfast.telemetry.record.reader import Record
 from holdfast.telemetry.report.restarts import by_round, is_sight, steps_lost_since
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.telemetry.report.timeline import Life, Timeline
+from holdfast.telemetry.report.timeline import Life, Timeline
 
 PRODUCTIVE, LOST, MISSING, IDLE = "productive", "lost steps", "missing", "idle"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from functools import cache
+from typing import Any
 
 from holdfast.core.job.events import ControlKind, ExcludedBy, HealthState
 from holdfast.core.job.failure import Cause, Failure
@@ -14,10 +15,6 @@ from holdfast.core.job.policy import Verdict
 from holdfast.core.job.report import Outcome
 from holdfast.core.job.xid import DeviceFault
 from holdfast.core.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 
 def from_plain(kind: type[Value], plain: dict[str, Any]) -> Any:

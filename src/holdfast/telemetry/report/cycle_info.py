@@ -9,20 +9,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from holdfast.core.config.grammar import ranges
-from holdfast.core.job.cycles import log_path
+from holdfast.core.job.cycles import InfoNames, log_path
 from holdfast.core.resolve.hostlist import compress, expand
 from holdfast.runtime.private_files import make_folder, private
 from holdfast.telemetry.record.io_thread import IoThread
 from holdfast.telemetry.report.phrasing import iso
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from holdfast.core.job.cycles import InfoNames
 
 
 class CycleInfo:

@@ -6,14 +6,11 @@ The text for people is `telemetry.report.report_text`'s.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from holdfast.core.job.failure import Cause, Failure
 from holdfast.telemetry.report.phrasing import local_moment
 from holdfast.telemetry.report.safe_text import plain
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 MAX_WIDTH = 60  # Columns of the rules at most; else they are as wide as the longest line.
 

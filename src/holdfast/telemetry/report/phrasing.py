@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 from holdfast.core.config import grammar
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -8,19 +8,14 @@ SUCCEEDED, FAILED, or TERMINATED where it has no failure and the group has one; 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from holdfast.core.job.events import AgentStarted, FailureSeen, JobEnded, RoundFormed, WorkerExited, WorkerStarted
+from holdfast.core.config.config import RunConfig
+from holdfast.core.job.events import AgentStarted, Event, FailureSeen, JobEnded, RoundFormed, WorkerExited, WorkerStarted
+from holdfast.core.job.failure import Failure
 from holdfast.core.job.report import Outcome
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
-
-    from holdfast.core.config.config import RunConfig
-    from holdfast.core.job.events import Event
-    from holdfast.core.job.failure import Failure
-    from holdfast.core.wire.messages import Assigned
+from holdfast.core.wire.messages import Assigned
 
 
 class TorchEvents:
