@@ -79,8 +79,6 @@ def test_a_program_that_is_nowhere_on_the_path(tmp_path: Path) -> None:
         process.spawn(["no-such-program"], SHELL)
     with pytest.raises(StartError, match="is a directory"):
         process.spawn([str(tmp_path)], SHELL)
-    with pytest.raises(StartError, match="working directory '/no/where' does not exist"):
-        process.spawn(["true"], SHELL, cwd="/no/where")
 
 
 def test_streams_and_fds_land_where_they_are_wanted_even_if_numbers_cross() -> None:
@@ -105,17 +103,15 @@ def test_nothing_else_leaks_into_the_worker() -> None:
     assert listing == "['0', '1', '2', '3']\n"  # 3: the listing itself
 
 
-def test_the_worker_leads_a_session_with_clean_signals(tmp_path: Path) -> None:
+def test_the_worker_leads_a_session_with_clean_signals() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         script = "import os; print(os.getsid(0) == os.getpid(), open('/proc/self/status').read())"
-        text = output("python3", "-c", script, cwd=str(tmp_path))
+        text = output("python3", "-c", script)
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     assert text.startswith("True")
     assert "SigBlk:\t0000000000000000" in text
-    assert output("pwd", cwd=str(tmp_path)) == f"{tmp_path}\n"
-    assert output("sh", "-c", "test $(ps -o sid= $$) -eq $$ && echo leads", new_session=False) == ""
 
 
 def test_exit_codes_are_those_of_popen() -> None:

@@ -75,44 +75,37 @@ def spawn(
     stderr: int | None = None,
     stdin: int | None = None,
     inherit: Fds | None = None,
-    new_session: bool = True,
-    cwd: str | None = None,
     files: tuple[int, int] | None = None,
 ) -> Process:
-    """Start `argv`, found on the PATH of `env`. The child gets the streams, ours where None, and `inherit`; no other fd.
+    """Start `argv`, found on the PATH of `env`, in a session of its own. The child gets the streams, ours where None, and
+    `inherit`; no other fd.
 
     Ignored SIGPIPE is reset as by `Popen`, and the signal mask emptied. `files`: its limit of open files; None: ours. A worker
     that dies with its parent dies with the calling *thread*. Raises StartError."""
     program = _find(argv[0], env)
     wanted = {0: stdin, 1: stdout, 2: stderr, **(inherit or {})}
     temporary: list[int] = []
-    back = ours = None
+    ours = None
     try:
         actions = _file_actions({to: ours for to, ours in wanted.items() if ours is not None}, temporary)
         if files is not None:
             ours = _limit_files(files)
-        if cwd is not None:  # posix_spawn cannot change directory; the agent's other threads use no relative path
-            back = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
-            os.chdir(cwd)
         pid = os.posix_spawn(
             program,
             list(argv),
             dict(env),
             file_actions=actions,
-            setsid=new_session,
+            setsid=True,
             setsigmask=(),
             setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
         )
     except OSError as error:
-        raise _start_error(program, error, cwd) from error
+        raise _start_error(program, error) from error
     except ValueError as error:  # a NUL byte, or an environment name with "="
         raise StartError(f"cannot start {argv[0]!r}: {error}") from error
     finally:
         if ours is not None:
             _limit_files(ours)
-        if back is not None:
-            os.fchdir(back)
-            os.close(back)
         for fd in temporary:
             os.close(fd)
     return Process(pid, pidfd_open(pid))
@@ -143,11 +136,9 @@ def _find(program: str, env: Mapping[str, str]) -> str:
     raise StartError(f"cannot start {program!r}: no such program on PATH", hint="give its path, or correct PATH")
 
 
-def _start_error(program: str, error: OSError, cwd: str | None) -> StartError:
+def _start_error(program: str, error: OSError) -> StartError:
     what, hint = error.strerror, ""
-    if cwd is not None and not os.path.isdir(cwd):
-        what = f"its working directory {cwd!r} does not exist"
-    elif error.errno == errno.ENOENT and os.path.exists(program):
+    if error.errno == errno.ENOENT and os.path.exists(program):
         what, hint = (
             "the interpreter it names does not exist",
             "look at the file's first line (#!), or at the loader of the binary",
