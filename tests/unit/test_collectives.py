@@ -13,10 +13,10 @@ from unittest.mock import patch
 
 import pytest
 
+from holdfast.agent.workers.rank_stacks import MOST_GROUPS, MOST_SEQ, reached
 from holdfast.client import collectives
 from holdfast.core.job.failure import Reached
 from holdfast.core.page import layout
-from holdfast.core.page.collectives import MOST_GROUPS, MOST_SEQ, reached
 from holdfast.diagnosis.hangs.recorder_file import parse
 from holdfast.runtime.shm.pages import Page, _Futex, create_page
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.agent.reporting.cycles import CycleInfo
 from holdfast.core.job.cycles import InfoNames, log_path
 from holdfast.core.resolve.hostlist import compress, expand
 from holdfast.telemetry.record.io_thread import IoThread
-from holdfast.telemetry.report.cycle_info import CycleInfo
 
 
 def info_of(names: InfoNames, complain: Callable[[str], None]) -> CycleInfo:

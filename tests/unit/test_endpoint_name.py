@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.endpoint_name import NOTICE_S, wait_for_name
+from holdfast.agent.networked import NOTICE_S, wait_for_name
 from holdfast.core.errors import RendezvousError, Stopped
 from holdfast.core.machine import Observation, Signalled
 from holdfast.runtime.net.names import Addresses

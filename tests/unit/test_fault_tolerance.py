@@ -12,9 +12,9 @@ from holdfast.cli.run import parser
 from holdfast.cli.run.help import full_help
 from holdfast.core.config.draft import Resolved
 from holdfast.core.config.fault_tolerance import FaultTolerance, section
-from holdfast.core.config.fault_tolerance_file import DESTS
 from holdfast.core.config.flags import ALL_FLAGS, FT_LAUNCHER, NVRX_FLAGS, flags_of
 from holdfast.core.config.option import WORKS, Option
+from holdfast.core.resolve.resolve_fault_tolerance import DESTS
 
 TEXTS = {
     # kind: a text, its value, a text that is wrong and what is said of it

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.agent.workers.rank_stacks import reached
 from holdfast.client import writer as module
 from holdfast.client.writer import Section, Writer
 from holdfast.core.page import layout
-from holdfast.core.page.collectives import reached
 from holdfast.core.page.signs import Limits, SectionSigns
 from holdfast.runtime.shm.pages import Page, create_page
 

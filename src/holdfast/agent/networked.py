@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from holdfast.agent.build import coordinator, group_of, join_of, new_life
-from holdfast.agent.endpoint_name import wait_for_name
 from holdfast.agent.leader.build import Store, candidate, heir
 from holdfast.agent.logs.receiver import FILES_PER_NODE, LogReceiver, open_receiver
 from holdfast.agent.logs.sender import Upstream
@@ -20,7 +19,8 @@ from holdfast.agent.reporting.final_report import ended_runs
 from holdfast.agent.secrets import job_token
 from holdfast.agent.states.state_replication import Replicas
 from holdfast.core.config.config import RunConfig
-from holdfast.core.errors import HoldfastError, UsageError
+from holdfast.core.errors import HoldfastError, RendezvousError, Stopped, UsageError
+from holdfast.core.machine import Observation, Signalled
 from holdfast.core.resolve.infrastructure import Infrastructure, infrastructure, nvlink_domain
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import Join
@@ -30,6 +30,7 @@ from holdfast.runtime.host import Host
 from holdfast.runtime.net.addresses import is_here, is_loopback, own_address
 from holdfast.runtime.net.codec import LONGEST
 from holdfast.runtime.net.frames import JOB_CHARS, Identity
+from holdfast.runtime.net.names import Addresses, Names
 from holdfast.runtime.net.network import REMEDY, Network, is_authenticated, open_doors
 from holdfast.runtime.process.open_files import make_room
 from holdfast.runtime.secrets import shelter_of
@@ -37,6 +38,46 @@ from holdfast.telemetry.record.state_dir import last_to_go, unfinished_round
 
 GOODBYE_S = 10.0
 """How long to wait, at most, for the agent that still tells how the last run ended: twice as long as it stays for that."""
+
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0  # Between two questions for the name of the endpoint; doubles.
+
+NOTICE_S = 3.0  # Seconds without an answer that are not worth a line.
+
+
+def wait_for_name(
+    host: Host, names: Names, name: str, wait_s: float, warn: Callable[[str], None], *, stops: Collection[int]
+) -> None:
+    """Return once `name` resolves: a pod's or a node's may come some time after its agent. `warn` tells a person if that takes
+    long. RendezvousError: it did not within `wait_s`. Stopped: one of the signals `stops` came."""
+    answers: list[Addresses] = []
+
+    def answered(found: Addresses) -> list[Observation]:
+        answers.append(found)
+        return []
+
+    began, pause_s, trouble = host.now(), FIRST_PAUSE_S, "no answer yet"
+    ask_at, notice_at, until = began, began + NOTICE_S, began + wait_s
+    is_asked = False
+    while (now := host.now()) < until:
+        if not is_asked and now >= ask_at:
+            is_asked = True
+            names.ask(name, 0, answered)
+        if answers:
+            found, is_asked = answers.pop(), False
+            if not isinstance(found, OSError):
+                return
+            trouble, ask_at, pause_s = str(found.strerror), now + pause_s, min(LONGEST_PAUSE_S, 2 * pause_s)
+        if now >= notice_at:
+            notice_at = until
+            warn(f"cannot resolve {name}, the name of the job's endpoint: {trouble}; trying for up to {wait_s:g} s")
+        for seen in host.wait(min(until if is_asked else ask_at, notice_at)):
+            if isinstance(seen, Signalled) and seen.signum in stops:
+                raise Stopped(seen.signum)
+    raise RendezvousError(
+        f"cannot resolve {name}, the name of the job's endpoint: {trouble} within {wait_s:g} s",
+        hint="does `getent hosts` know it on this host? Give an address in --rdzv-endpoint if not",
+    )
 
 
 def assemble(config: RunConfig, host: Host, name: str, warn: Callable[[str], None]) -> tuple[Node, Network, Store | None]:

@@ -6,13 +6,13 @@ to the same place. A rank that was stopped is continued, so that it can answer. 
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 
 from holdfast.agent.workers.workers import Workers
 from holdfast.core.job.failure import ASLEEP, Position, Reached
 from holdfast.core.machine import NEVER
-from holdfast.core.page.collectives import reached
 from holdfast.core.page.signs import Signs
 from holdfast.core.page.stack_text import is_whole, main_thread, waits, where
 from holdfast.core.signals import signal
@@ -190,3 +190,19 @@ class Rank:
         yield f"\n{self.stacks}" if self.stacks else "\nits stacks are not available"
         if self.evidence:
             yield f"\nwhat the kernel shows:\n{self.evidence}\n"
+
+
+MOST_GROUPS, MOST_TEXT, MOST_SEQ = 64, 200, 2**53  # That are read: groups, characters of a text, a number.
+
+
+def reached(said: bytes) -> tuple[Reached, ...]:
+    """A rank's last collective in each group, by what it `said` (`client.collectives`): it may have written anything there.
+    Nothing, where that makes no sense."""
+    try:
+        found = json.loads(said or b"[]")[:MOST_GROUPS]
+        return tuple(
+            Reached(group=str(group)[:MOST_TEXT], seq=min(int(seq), MOST_SEQ), what=str(what)[:MOST_TEXT], waits=bool(waits))
+            for group, seq, what, waits in found
+        )
+    except (ValueError, TypeError, ArithmeticError, LookupError, RecursionError):
+        return ()

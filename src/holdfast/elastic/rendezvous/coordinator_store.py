@@ -7,6 +7,7 @@ it was done: that is a StoreUnreachable, as with torch's stores.
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -16,8 +17,9 @@ from holdfast.core.config.grammar import shown_endpoint
 from holdfast.core.errors import ProtocolError
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import StoreAnswer, StoreAsk
-from holdfast.rendezvous.kvstore.client import StoreLink
-from holdfast.runtime.net.frames import Identity
+from holdfast.runtime.net.blocking_link import HANDSHAKE_S, BlockingLink
+from holdfast.runtime.net.codec import decode, encode
+from holdfast.runtime.net.frames import FRAME_BYTES, SEAL_BYTES, Identity
 from holdfast.runtime.secrets import Shelter
 
 from .store import Each, Store, StoreError, StoreUnreachable, understood
@@ -28,6 +30,29 @@ PATIENCE_S = 10.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5
 REPEATABLE = ("set", "get", "wait", "check", "count", "list", "length")
 """Operations of which it does not matter if they are done twice."""
+
+
+class StoreLink(BlockingLink):
+    """A link to the coordinator at `endpoint`, made at once: the same port, handshake, seals and TLS as a member's. For one
+    thread at a time; after any exception it is good for nothing but `close`: what was asked may or may not have been done.
+    OSError: it is out of reach. ProtocolError: it turned us away."""
+
+    def __init__(self, endpoint: tuple[str, int], identity: Identity, shelter: Shelter | None = None) -> None:
+        super().__init__(socket.create_connection(endpoint, timeout=HANDSHAKE_S), identity, shelter, ours=True)
+
+    def ask(self, ask: StoreAsk, until: float, each: Callable[[], None] | None = None) -> StoreAnswer:
+        """The answer. TimeoutError: none came before `until` (monotonic seconds). `each` is called again and again meanwhile,
+        and may end the wait by an exception."""
+        payload = encode(ask)
+        if len(payload) > FRAME_BYTES - SEAL_BYTES:
+            raise ValueError(f"{ask.op}: {len(payload)} bytes at once (at most {FRAME_BYTES - SEAL_BYTES} are allowed)")
+        self.send(payload)
+        while True:
+            answer = decode(self.next(until, each))
+            if not isinstance(answer, StoreAnswer):
+                raise ProtocolError(f"unexpected answer from the store: {type(answer).__name__}")
+            if answer.ask == ask.ask:
+                return answer
 
 
 class CoordinatorStore(Store):

@@ -164,7 +164,7 @@ BELIEVED: dict[type[Message], Believed] = {
     Calculated: _calculated,
     Pace: _as_it_is,  # kept by kind, and as far as it is sane (`pace`)
     Saving: _as_it_is,  # of itself
-    Imports: _as_it_is,  # as many as `script_imports` takes
+    Imports: _as_it_is,  # as many as `job.KnownImports` takes
     Request: _request,
     Reply: _reply,
 }

@@ -13,20 +13,43 @@ from holdfast.core.job.events import Event, ExcludedBy, NodeExcluded
 from holdfast.core.job.failure import Cause, Failure
 from holdfast.core.job.policy import Policy  # a protocol, which types alone need
 from holdfast.core.job.report import JobReport, Outcome
-from holdfast.core.machine import NEVER, Record
+from holdfast.core.machine import NEVER, Action, Record
 from holdfast.core.value import Value, replace
-from holdfast.core.wire.messages import Past
+from holdfast.core.wire.messages import IMPORTS_CHARS, Imports, Past, ToImport
 from holdfast.rendezvous.clocks import Clocks
 from holdfast.rendezvous.coordinator.exclusion import Excluded
 from holdfast.rendezvous.coordinator.gathering import Checkpoints, Gathering
 from holdfast.rendezvous.coordinator.hang_blame import Inquiry
-from holdfast.rendezvous.coordinator.membership import Seats
+from holdfast.rendezvous.coordinator.membership import Seat, Seats, SeatState
 from holdfast.rendezvous.coordinator.pace import Paces
 from holdfast.rendezvous.coordinator.pending_requests import MembersDemands, PendingRequests
-from holdfast.rendezvous.coordinator.script_imports import KnownImports
 from holdfast.rendezvous.lease import FENCE_S, granted
 from holdfast.rendezvous.placement.placement import Place
-from holdfast.rendezvous.rules import Rules
+from holdfast.rendezvous.rules import Rules, Tell
+
+
+class KnownImports:
+    """What the job's script imports. The node of group rank 0 says so once it trains; nodes that wait are told, for their warm
+    spares. The latest word counts, as long as it says more. A node that is told that it waits joins again (`Join.known_round`),
+    and so does one whose link was broken: then it is told, or told again."""
+
+    def __init__(self, seats: Seats) -> None:
+        self.seats = seats
+        self.latest: ToImport | None = None
+
+    def heard(self, said: Imports) -> list[Action]:
+        """A node that trains has told."""
+        known = self.latest.modules if self.latest is not None and self.latest.python == said.python else ()
+        if len(said.modules) <= len(known) or sum(map(len, said.modules)) > IMPORTS_CHARS:
+            return []
+        self.latest = ToImport(python=said.python, modules=said.modules)
+        return [action for seat in self.seats.values() if seat.state is SeatState.READY for action in self.tell(seat)]
+
+    def tell(self, seat: Seat) -> list[Action]:
+        """To a node that waits, if it can use it."""
+        if self.latest is None or seat.join.warm != self.latest.python:
+            return []
+        return [Tell(node=seat.join.node, message=self.latest)]
 
 
 class Failures:

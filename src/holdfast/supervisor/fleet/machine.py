@@ -8,9 +8,9 @@ the next generation number, another life of it goes on. docs/reference/fleet.md 
 from __future__ import annotations
 
 from holdfast.core.machine import Action, Observation, Tick
-from holdfast.core.wire.fleet import Alive, Bye, Did, FleetMessage, Standing, Trouble
-from holdfast.supervisor.fleet import answers, deeds, operator_actions, reporters, silence, swap_steps
-from holdfast.supervisor.fleet.messages import Asked, Called, Keep, Said, Unlinked
+from holdfast.core.wire.fleet import Alive, Bye, Did, FleetMessage, Standing, Trouble, Verb
+from holdfast.supervisor.fleet import deeds, operator_actions, reporters, silence, swap_steps
+from holdfast.supervisor.fleet.messages import Asked, Called, Keep, Said, Tell, Unlinked
 from holdfast.supervisor.fleet.node import FleetNode
 from holdfast.supervisor.fleet.policies.case import Policy
 from holdfast.supervisor.fleet.state import FleetRules, FleetState, Kept
@@ -52,7 +52,7 @@ class Fleet:
             case Unlinked(node=reporter):
                 return reporters.unlinked(fleet, reporter)
             case Called(task=task, ok=ok, text=text):
-                return answers.answered(fleet, task, ok, text, now)
+                return _task_answered(fleet, task, ok, text, now)
             case Asked():
                 return operator_actions.asked(fleet, seen, now)
             case Tick():
@@ -72,7 +72,7 @@ class Fleet:
             case FleetNode() as node, Trouble(node=reporter):
                 return reporters.alive(fleet, node, reporter, now) + deeds.reported(fleet, node, message, now)
             case FleetNode() as node, Did(node=reporter):
-                return reporters.alive(fleet, node, reporter, now) + answers.did(fleet, message, now)
+                return reporters.alive(fleet, node, reporter, now) + _order_answered(fleet, message, now)
             case FleetNode() as node, Bye(node=reporter):
                 return reporters.alive(fleet, node, reporter, now) + reporters.bye(fleet, node, message, now)
             case _:
@@ -84,7 +84,7 @@ class Fleet:
         for trouble in fleet.take_early() if fleet.is_settled(now) else []:
             if (node := fleet.reporter_node(trouble.node)) is not None:
                 actions += deeds.reported(fleet, node, trouble, now)
-        for due in (silence.due, answers.due, swap_steps.due, deeds.due, silence.unjudged):
+        for due in (silence.due, _unanswered, swap_steps.due, deeds.due, silence.unjudged):
             actions += due(fleet, now)
         return actions
 
@@ -95,3 +95,41 @@ class Fleet:
                 gone = action.value is None and action.table == "deeds"
                 (self.state.changes.forget if gone else self.state.changes.mark)(action.table, action.key)
         return actions
+
+
+def _order_answered(fleet: FleetState, message: Did, now: float) -> list[Action]:
+    """A reporter answers an order that it, or another agent of its job, was given. It may not answer calls."""
+    told = fleet.queues.asked(message.order)
+    if not isinstance(told, Tell):
+        return []
+    if told.node != message.node and not fleet.job_of(told.node) == fleet.job_of(message.node) != "":
+        return []
+    return _task_answered(fleet, message.order, message.ok, message.text, now)
+
+
+def _task_answered(fleet: FleetState, task: str, ok: bool, text: str, now: float) -> list[Action]:
+    """A task was answered."""
+    awaited, begun = fleet.queues.done(task, now)
+    if not awaited:
+        return begun
+    id, _, verb = task.rpartition(".")
+    verb = verb.rstrip("0123456789")  # an order that was refused has another id when it is given again
+    if id in fleet.open_swaps:
+        return begun + swap_steps.answered(fleet, id, verb, ok, text, now)
+    if verb == Verb.INJECT:
+        return begun + operator_actions.injected(fleet, id, ok, text, now)
+    return begun + deeds.answered(fleet, id, verb, ok, text, now)
+
+
+def _unanswered(fleet: FleetState, now: float) -> list[Action]:
+    """Tasks were not answered in time."""
+    late, actions = fleet.queues.expire(now)
+    for task in late:
+        id, _, verb = task.rstrip("0123456789").rpartition(".")
+        if id in fleet.open_swaps:
+            actions += swap_steps.unanswered(fleet, id, verb, now)
+        elif id in fleet.open_deeds:
+            actions += deeds.failed(fleet, id, "it was not answered in time", now)
+        elif verb == Verb.INJECT:
+            actions += operator_actions.injected(fleet, id, False, "its agent has not answered", now)
+    return actions
