@@ -10,7 +10,7 @@ Fields that we do not know are passed over, as Protocol Buffers ask (`core.wire.
 from __future__ import annotations
 
 from holdfast.core.value import Value
-from holdfast.core.wire.protobuf import as_number, as_text, fields, number, text
+from holdfast.core.wire.protobuf import Message, as_text, fields, text
 
 SERVICE = "nvhcd.HealthCheckService"
 METHOD = f"/{SERVICE}/RunHealthCheck"
@@ -31,27 +31,10 @@ class Request(Value):
         return cls(args=tuple(as_text(value) for field, value in fields(data) if field == 1))
 
 
-class Response(Value):
+class Response(Message):
     """HealthCheckResponse."""
 
     success: bool = False
     exit_code: int = 0
     output: str = ""
     error: str = ""
-
-    def encode(self) -> bytes:
-        """As bytes; what has its default is left out."""
-        numbers = ((1, int(self.success)), (2, self.exit_code))
-        parts = [number(field, value) for field, value in numbers if value]
-        return b"".join(parts) + b"".join(text(field, said) for field, said in ((3, self.output), (4, self.error)) if said)
-
-    @classmethod
-    def decode(cls, data: bytes) -> Response:
-        """From bytes. ValueError: they are no message."""
-        found = dict(fields(data))
-        return cls(
-            success=bool(as_number(found.get(1, 0))),
-            exit_code=as_number(found.get(2, 0)),
-            output=as_text(found.get(3, b"")),
-            error=as_text(found.get(4, b"")),
-        )

@@ -13,7 +13,8 @@ from kit.simulated.hosts import Process
 
 from holdfast.core.machine import Action, Observation, Tick
 from holdfast.core.wire.fleet import NodeState
-from holdfast.core.wire.google_wire import FAILED, RUNNING, Message, Method, WorkerInfo, WorkloadInfo
+from holdfast.core.wire.google_wire import FAILED, RUNNING, Method, WorkerInfo, WorkloadInfo
+from holdfast.core.wire.protobuf import Message
 from holdfast.sim.world import EPOCH, Clock
 from holdfast.supervisor.daemon.host_reports import HostReports, ShowTable
 from holdfast.supervisor.daemon.host_table import HostTable, Keep, RpcHeard

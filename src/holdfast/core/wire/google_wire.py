@@ -3,23 +3,18 @@
     RegisterWorker(WorkerInfo)   RegisterWorkload(WorkloadInfo)   Heartbeat(WorkerInfo)
     TriggerReset(Command)        TriggerCordon(Command)           each → HostResponse
 
-gRPC over HTTP/2 without TLS, unary, from and to loopback. A message's fields are numbered from 1 in the order in which its
-class has them; what has its default is not written, as proto3 has it, and fields that we do not know are passed over.
+gRPC over HTTP/2 without TLS, unary, from and to loopback.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
 
-from holdfast.core.value import Value
-from holdfast.core.wire.protobuf import as_number, as_text, fields, number, text
+from holdfast.core.wire.protobuf import Message
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any, TypeVar
-
-    M = TypeVar("M", bound="Message")
 
 SERVICE = "supervisor_core_proto.HostService"
 OWN_SERVICE = "holdfast.HostService"
@@ -40,29 +35,6 @@ UNDEFINED, RUNNING, SPARE, FAILED, COMPLETE = DeviceState
 
 LONGEST_TEXT = 255
 """Characters of a name that we send or keep: host and Kubernetes names have no more."""
-
-
-class Message(Value):
-    """Base of the messages."""
-
-    def encode(self) -> bytes:
-        parts = []
-        for field, name in enumerate(self.__fields__, 1):
-            if value := getattr(self, name):
-                parts.append(text(field, value) if isinstance(value, str) else number(field, int(value)))
-        return b"".join(parts)
-
-    @classmethod
-    def decode(cls: type[M], data: bytes) -> M:
-        """From bytes. ValueError: they are no such message."""
-        names = dict(enumerate(cls.__fields__, 1))
-        found: dict[str, Any] = {}
-        for field, value in fields(data):
-            if (name := names.get(field)) is None:
-                continue
-            default = cls.__fields__[name]
-            found[name] = as_text(value) if isinstance(default, str) else type(default)(as_number(value))
-        return cls(**found)
 
 
 class WorkerInfo(Message):

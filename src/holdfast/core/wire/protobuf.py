@@ -6,9 +6,14 @@ Encoding: protobuf.dev/programming-guides/encoding. What the fields mean is for 
 
 from __future__ import annotations
 
+from holdfast.core.value import Value
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any, TypeVar
+
+    M = TypeVar("M", bound="Message")
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 WORD = 1 << 64
@@ -81,3 +86,28 @@ def as_number(value: int | bytes) -> int:
     if not isinstance(value, int):
         raise ValueError("text where a number belongs")
     return value - WORD if value >= WORD // 2 else value
+
+
+class Message(Value):
+    """Base of messages of texts, numbers and truth values, numbered from 1 in the order in which the class has them.
+
+    What has its default is not written, as proto3 has it, and fields that we do not know are passed over."""
+
+    def encode(self) -> bytes:
+        parts = []
+        for field, name in enumerate(self.__fields__, 1):
+            if value := getattr(self, name):
+                parts.append(text(field, value) if isinstance(value, str) else number(field, int(value)))
+        return b"".join(parts)
+
+    @classmethod
+    def decode(cls: type[M], data: bytes) -> M:
+        """From bytes. ValueError: they are no such message."""
+        names = dict(enumerate(cls.__fields__, 1))
+        found: dict[str, Any] = {}
+        for field, value in fields(data):
+            if (name := names.get(field)) is None:
+                continue
+            default = cls.__fields__[name]
+            found[name] = as_text(value) if isinstance(default, str) else type(default)(as_number(value))
+        return cls(**found)

@@ -26,7 +26,8 @@ from holdfast.core.errors import HoldfastError, ProtocolError
 from holdfast.core.job.failure import signal_name
 from holdfast.core.machine import Action, Observation, Say, Signalled, Tick
 from holdfast.core.value import replace
-from holdfast.core.wire.google_wire import Message, WorkerInfo
+from holdfast.core.wire.google_wire import WorkerInfo
+from holdfast.core.wire.protobuf import Message
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.ports import holders
 from holdfast.runtime.peer_user import is_ours

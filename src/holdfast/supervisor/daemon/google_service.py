@@ -15,7 +15,8 @@ from urllib.parse import unquote
 
 from holdfast.core.config.grammar import shown_endpoint
 from holdfast.core.errors import HoldfastError
-from holdfast.core.wire.google_wire import METHODS, OWN_SERVICE, SERVICE, HostResponse, Message, Method, WorkerInfo
+from holdfast.core.wire.google_wire import METHODS, OWN_SERVICE, SERVICE, HostResponse, Method, WorkerInfo
+from holdfast.core.wire.protobuf import Message
 from holdfast.runtime.peer_user import Address, socket_between
 
 AT_ONCE = 4

@@ -22,12 +22,12 @@ from holdfast.core.wire.google_wire import (
     RUNNING,
     SPARE,
     UNDEFINED,
-    Message,
     Method,
     WorkerInfo,
     WorkloadInfo,
     state_name,
 )
+from holdfast.core.wire.protobuf import Message
 
 MOST_WORKERS, MOST_WORKLOADS, MOST_AGENTS, MOST_PEERS = 1024, 64, 256, 4096
 """Nothing on the wire says who speaks, so what is kept is bounded: the longest silent makes room. The largest hosts have some
