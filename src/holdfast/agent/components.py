@@ -130,7 +130,6 @@ class Components:
             yield from part.begin_round(assigned, started)
 
     def recorded(self, event: Event, at_unix: float) -> None:
-        """An event of this node was recorded."""
         if self.late is None:
             self.before.append((event, at_unix))
         for part in self.parts:

@@ -87,7 +87,6 @@ class Job:
         return self.status == Status.IN_FLIGHT and now - self.begun > slow_s
 
     def begin(self, now: float) -> None:
-        """It begins to be read."""
         self.status, self.begun = Status.IN_FLIGHT, now
 
     def is_not_there(self) -> None:

@@ -59,7 +59,6 @@ class Watched:
         self._perform(self._machine.observe(messages.RankStarted(local_rank=0, rank=self._rank, started_at=now), now))
 
     def close(self) -> None:
-        """It is not watched any more."""
         if open_ones := [section.name for section in self._page.signs().sections if section.open_since is not None]:
             self._logger.warning("rank %s left with sections open: %s; end_all_sections ends them", self._rank, open_ones)
         self._page.close()
@@ -113,7 +112,6 @@ class Watched:
             self._kill()
 
     def look(self) -> None:
-        """Look at it now."""
         seen = messages.RankSeen(local_rank=0, signs=self._page.signs())
         self._perform(self._machine.observe(seen, self._clock()))
 

@@ -22,7 +22,6 @@ class Request(Value):
     args: tuple[str, ...] = ()
 
     def encode(self) -> bytes:
-        """As bytes."""
         return b"".join(text(1, arg) for arg in self.args)
 
     @classmethod

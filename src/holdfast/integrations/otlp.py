@@ -108,7 +108,6 @@ class Otlp:
             return False
 
     def measured(self, fleet: dict[str, Any]) -> sdk.MetricsData:
-        """The metrics of a fleet, for the exporter."""
         at_ns = _ns(self.unix())
         metrics = []
         for family in families(fleet):

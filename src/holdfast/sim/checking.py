@@ -40,7 +40,6 @@ class SimChecking(Checking):
         self.scene, self.place, self.world = scene, place, world
 
     def answered(self, answer: Answered) -> list[Observation]:
-        """The check has ended."""
         return self._show(answer)
 
     def _start(self, action: StartCheck) -> list[Observation]:

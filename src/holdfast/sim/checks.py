@@ -111,7 +111,6 @@ class Watched:
         return self.paused or self.scene.timeline.now < self.busy_until
 
     def turn_over(self) -> None:
-        """It has had a turn."""
         self.resumed = self.stands_still
 
     def describe(self) -> str:
@@ -265,7 +264,6 @@ class Checks:
     # --- decisions ------------------------------------------------------------------------------------------------------
 
     def recorded(self, agent: Watched, event: Event) -> None:
-        """An event was recorded."""
         match event:
             case Decided(decision=decision, reason=reason):
                 if not reason:

@@ -256,7 +256,6 @@ class Cluster(Scene):
         self.agents[place].world.see(Reached(reached=iteration))
 
     def signal(self, place: str, signum: int) -> None:
-        """Signal an agent."""
         self.agents[place].signal(signum)
 
     def kill_agent(self, place: str) -> None:
@@ -387,7 +386,6 @@ class Cluster(Scene):
         self.directory_s = longest_s
 
     def step_clock(self, place: str, by_s: float) -> None:
-        """A place's wall clock is set."""
         self._happens(place, f"its wall clock jumps by {by_s:.1f} s")
         clock = self.clocks.get(place, Clock())
         self.clocks[place] = replace(clock, wall_skew_s=clock.wall_skew_s + by_s)
@@ -410,7 +408,6 @@ class Cluster(Scene):
             self._happens(place, "is mended")
 
     def kill_worker(self, place: str, local_rank: int, exitcode: int = -SIGKILL) -> None:
-        """A worker ends with `exitcode`."""
         for worker in self._live(place, local_rank):
             self.agents[place].world.end(worker, exitcode)
 
@@ -424,7 +421,6 @@ class Cluster(Scene):
             agent.look_at(worker)
 
     def _live(self, place: str, local_rank: int) -> list[Worker]:
-        """The worker of that local rank, if it lives."""
         return [worker for worker in self.agents[place].world.live if worker.local_rank == local_rank]
 
     def _sides(self, place: str) -> list[Side]:

@@ -40,7 +40,6 @@ class Side:
         self._last_at = 0.0
 
     def face(self, other: Side) -> None:
-        """`other` is the other end of this link."""
         self.other = other
 
     @property
@@ -189,7 +188,6 @@ class Ether:
                 side.catch_up(self.timeline.now + self.rng.uniform(0.05, 1.0))
 
     def is_blocked(self, source: str, target: str) -> bool:
-        """Whether nothing passes from `source` to `target`."""
         none = (False, False)
         return source != target and (self.blocked.get(source, none)[0] or self.blocked.get(target, none)[1])
 

@@ -150,7 +150,6 @@ class Keys:
         return Won(term=leader.term, past=past, asked_at=asked_at, ttl_s=wish.ttl_s)
 
     def _look(self) -> Leader | None:
-        """Who leads now."""
         if self.leader is not None and self.timeline.now >= self.ends:
             self.leader = None
         return self.leader

@@ -76,7 +76,6 @@ class Injections(Component):
 
     @property
     def due_at(self) -> float:
-        """When to call `due`."""
         return self.injector.deadline()
 
     def due(self) -> list[Observation]:

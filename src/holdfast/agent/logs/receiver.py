@@ -65,7 +65,6 @@ class Stream:
         self.links += 1
 
     def link_down(self) -> None:
-        """One link less."""
         self.links -= 1
 
     def append(self, fd: int, number: int, lines: bytes) -> dict[str, object]:

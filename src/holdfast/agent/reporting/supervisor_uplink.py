@@ -82,7 +82,6 @@ class Uplink:
         return self._say(self.troubles[-1]) if self.is_up and self.standing is not None else []
 
     def did(self, order: str, ok: bool, text: str) -> list[Action]:
-        """What became of an order."""
         done = self.orders[order] = Did(node=self.reporter, order=order, ok=ok, text=text[:DID_CHARS])
         return self._say(done)
 

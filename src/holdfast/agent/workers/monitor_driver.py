@@ -60,7 +60,6 @@ class Watched:
         self.logged_at: float | None = None  # When the last of them was read. None: there is none.
 
     def read(self, now: float) -> None:
-        """The log was read at `now`."""
         if self.log is not None and self.log.lines > self.lines:
             self.lines, self.logged_at = self.log.lines, now
 

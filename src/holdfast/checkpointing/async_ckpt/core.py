@@ -47,7 +47,6 @@ class AsyncRequest(NamedTuple):
         return self._replace(async_fn_args=(first, self.preload_fn(), *others), preload_fn=None)
 
     def call(self) -> None:
-        """Call `async_fn`."""
         if self.async_fn is not None:
             self.async_fn(*self.async_fn_args, **(self.async_fn_kwargs or {}))
 

@@ -72,7 +72,6 @@ class BasicTensorAwareStateDict(TensorAwareStateDict):
             self._devices = None
 
     def to_state_dict(self) -> dict[Any, Any]:
-        """The state dict."""
         return self.state_dict
 
 

@@ -1,14 +1,15 @@
 """`holdfast why [JOB | NODE]`: what was decided, and for which reason, word for word? Of a node, and of a job that has no
-folder here, the supervisor on this host knows it (`why_node`)."""
+folder here, the supervisor on this host knows it."""
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator
+from typing import Any
 
 from holdfast.cli.choose import choose, look_arguments, story
-from holdfast.cli.fleet.supervisor_here import state_argument
-from holdfast.cli.job import why_node
+from holdfast.cli.fleet.supervisor_here import ask_supervisor, socket_of, state_argument
 from holdfast.cli.table import answer
 from holdfast.core.errors import UsageError
 from holdfast.core.value import to_plain
@@ -27,14 +28,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Show them, the earliest first."""
-    if options.job and (known := why_node.ask(options)) is not None:
-        return why_node.show(known, options.json)
+    if options.job and (known := _kept(options)) is not None:
+        return _show_node(known, options.json)
     try:
         path = choose(options.job)
     except UsageError:
-        if not options.job or (known := why_node.ask(options, of_job=True)) is None:
+        if not options.job or (known := _kept(options, of_job=True)) is None:
             raise
-        return why_node.show(known, options.json)
+        return _show_node(known, options.json)
     job = story(path).job
     return answer(options.json, lambda: to_plain(job.decisions), _lines(job))
 
@@ -67,3 +68,47 @@ def _what(decision: Decision) -> str:
     later = f" in {span(decision.delay_s)}" if decision.delay_s else ""
     left = "" if decision.restarts_left is None else f" ({count(decision.restarts_left, 'restart')} left)"
     return f"{decision.decision}{later}{left}"
+
+
+def _kept(options: argparse.Namespace, *, of_job: bool = False) -> dict[str, Any] | None:
+    """What is kept of the node, or job, `options.job`. None: there is no supervisor here, or it knows no such one."""
+    if not os.path.exists(socket_of(options)):
+        return None
+    said = ask_supervisor(options, {"ask": "why", "node": options.job})
+    return said if said.get("job" if of_job else "node") else None
+
+
+def _show_node(told: dict[str, Any], as_json: bool) -> int:
+    """Print it, the earliest first."""
+    lines = (plain(line, keep="") for line in _node_lines(told["node"], told["deeds"]))
+    return answer(as_json, lambda: {"node": told["node"], "deeds": told["deeds"]}, lines)
+
+
+def _node_lines(node: dict[str, Any] | None, deeds: list[dict[str, Any]]) -> Iterator[str]:
+    story = [(deed["at_unix"], _deed(deed)) for deed in deeds]
+    if node is not None:
+        yield f"{node['name']} is {node['state']}{_because(node['reason'])}"
+        for device in node["devices"]:
+            if device["state"] != "fit":
+                yield f"  GPU {device['name']} is {device['state']}: {device['reason']}"
+        changes = [("", change) for change in node["history"]]
+        changes += [(f"GPU {device['name']} ", change) for device in node["devices"] for change in device["history"]]
+        story = [(one["at_unix"], [f"{whose}{one['state']}{_because(one['reason'])}"]) for whose, one in changes] + story
+    for at_unix, (first, *more) in sorted(story, key=lambda one: one[0]):
+        yield from (f"{moment(at_unix)}  {first}", *more)
+
+
+def _deed(deed: dict[str, Any]) -> list[str]:
+    about = f" of job {deed['job']}" if deed["job"] else ""
+    about += f" on {deed['node']}" if deed["node"] else ""
+    return [
+        f"{deed['act']}{about} (policy {deed['policy']})",
+        f"    seen: {deed['seen']}",
+        f"    why: {deed['reason']}",
+        *(f"    done: {step}" for step in deed["done"]),
+        f"    outcome: {deed['outcome'] or 'not known yet'}",
+    ]
+
+
+def _because(reason: str) -> str:
+    return f": {reason}" if reason else ""

@@ -132,7 +132,6 @@ class Option(Value):
 
     @property
     def kind(self) -> str:
-        """The name of its kind."""
         return self.reads.name
 
     @property

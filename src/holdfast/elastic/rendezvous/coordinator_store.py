@@ -116,7 +116,6 @@ class CoordinatorStore(Store):
         return answer
 
     def close(self) -> None:
-        """See `Store.close`."""
         with self._lock:
             for _, link in self._idle:
                 link.close()

@@ -102,7 +102,6 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     @property
     def settings(self) -> RendezvousSettings:
-        """The settings of this rendezvous."""
         return self._settings
 
     def get_backend(self) -> str:

@@ -59,11 +59,9 @@ class EtcdStore(Store):
             self.set_timeout(timeout)
 
     def add(self, key: str, num: int) -> int:
-        """See `Store.add`."""
         return super().add(key, num)
 
     def wait(self, keys: Sequence[str], override_timeout: timedelta | None = None) -> None:
-        """See `Store.wait`."""
         super().wait(keys, override_timeout)
 
     def _perform(self, ask: StoreAsk, each: Each | None) -> StoreAnswer:

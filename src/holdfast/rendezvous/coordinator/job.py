@@ -230,7 +230,6 @@ class Job:
         self.phase, self.outcome, self.why, self.exit_code = Phase.ENDING, outcome, why, exit_code
 
     def over(self, report: JobReport, now: float) -> None:
-        """The job has ended."""
         self.phase, self.report, self.ended_at = Phase.ENDED, report, now
 
     # --- a rank that hangs ----------------------------------------------------------------------------------------------

@@ -102,7 +102,6 @@ class Seat:
     # --- what happens to it ---------------------------------------------------------------------------------------------
 
     def move(self, state: SeatState) -> None:
-        """From the state in which it is to that one."""
         self.tally.moved(self._state, state)
         if self._is_impaired:
             self.tally.more_impaired((state is SeatState.RUNNING) - (self._state is SeatState.RUNNING))
@@ -137,7 +136,6 @@ class Seat:
         self.impair(False)
 
     def says(self, join: Join) -> None:
-        """What it says of itself."""
         self.join = join
 
     def heard(self, now: float) -> bool:
@@ -251,7 +249,6 @@ class Seats(dict[str, Seat]):
         self.look_at = min(self.look_at, self.lease_ends(seat))
 
     def begin_round(self, places: tuple[Place, ...]) -> None:
-        """A round of these forms."""
         size = len(places)
         self.size, self.done_and_gone = size, 0
         self.given = {given.node: given.group_rank for given in places}

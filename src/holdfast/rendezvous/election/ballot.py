@@ -25,7 +25,6 @@ class Ballot:
             self.links[seek.node] = link
 
     def went(self, link: int) -> None:
-        """A link is gone."""
         seek = self.seeks.pop(link, None)
         if seek is not None and self.links.get(seek.node) == link:
             del self.links[seek.node]

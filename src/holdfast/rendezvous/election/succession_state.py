@@ -116,7 +116,6 @@ class State(Value):
 
     @property
     def leads(self) -> bool:
-        """Whether this node leads."""
         return self.role in LEADS
 
     @property

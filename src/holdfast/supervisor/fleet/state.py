@@ -211,7 +211,6 @@ class FleetState:
         return Keep(table="swaps", key=swap.id, value=swap)
 
     def strike(self, swap: Swap) -> Action:
-        """A swap is over, or given up."""
         del self.open_swaps[swap.id]
         self.changes.mark("jobs", swap.job)
         return Keep(table="swaps", key=swap.id, value=None)

@@ -52,7 +52,6 @@ class Watch:
             pass
 
     def close(self) -> None:
-        """Stop watching."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
