@@ -244,8 +244,8 @@ def test_streams_that_are_asked_for_apart_stay_apart_and_are_gathered_too(holdfa
 
 
 def test_a_log_that_cannot_be_written_costs_a_line_and_not_the_job(holdfast, script, tmp_path):
-    (tmp_path / "taken").write_text("")
-    done = holdfast("ft_launcher", "--ft-per-cycle-applog-prefix", tmp_path / "taken" / "job.log", script("print(1)"))
+    (tmp_path / "job_cycle0.log").mkdir()
+    done = holdfast("ft_launcher", "--ft-per-cycle-applog-prefix", tmp_path / "job.log", script("print(1)"))
     assert done.returncode == 0
     assert "is incomplete; the ranks' own files are complete" in done.stderr
     (kept,) = (tmp_path / "state").glob("jobs/*/logs/*/attempt_0/0/output.log")

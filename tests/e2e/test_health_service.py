@@ -174,10 +174,10 @@ def test_what_it_cannot_listen_at_is_told_and_left_as_it_is(holdfast, tmp_path):
     file = tmp_path / "notes.txt"
     file.write_text("precious")
     done = holdfast("health-service", file)
-    assert done.returncode == 1 and "it exists and is no socket" in done.stderr
+    assert done.returncode == 2 and "it exists and is no socket" in done.stderr
     assert file.read_text() == "precious"
     done = holdfast("health-service", tmp_path / "nowhere" / "x.sock")
-    assert done.returncode == 1 and "its folder does not exist" in done.stderr
+    assert done.returncode == 2 and "its folder does not exist" in done.stderr
     assert holdfast("health-service", tmp_path / "x.sock", "--deadline", "0").returncode == 2
 
 

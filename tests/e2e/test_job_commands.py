@@ -401,7 +401,7 @@ def test_report_of_a_lost_job_claims_no_duration(agent: Make, holdfast_says: Say
 
 
 def test_report_says_of_a_program_that_cannot_start_that_its_rank_did_not(holdfast: Any, tmp_path: Path) -> None:
-    (tmp_path / "program").write_text("#!/no/such/shell\n")
+    (tmp_path / "program").write_bytes(b"\x7fELF of another kind of processor")
     (tmp_path / "program").chmod(0o755)
     holdfast.run("run", "--rdzv-id", "absent", "--no-python", tmp_path / "program")
     assert f"did not start: cannot start '{tmp_path / 'program'}'" in holdfast.run("report", "absent").stdout

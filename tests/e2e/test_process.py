@@ -60,7 +60,7 @@ def test_a_program_is_found_on_the_path_that_it_will_have(tmp_path: Path) -> Non
     [
         (None, 0, "no such file"),
         ("#!/bin/sh\n", 0o644, "not executable"),
-        ("no interpreter line\n", 0o755, "exec format error"),
+        ("no interpreter line\n", 0o755, "Exec format error"),
         ("#!/no/such/interpreter\n", 0o755, "interpreter it names does not exist"),
     ],
 )

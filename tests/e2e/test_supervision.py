@@ -299,7 +299,7 @@ time.sleep(60)
 
 
 def test_a_program_that_cannot_start_is_one_clear_failure(holdfast, tmp_path):
-    (tmp_path / "program").write_text("#!/no/such/shell\n")
+    (tmp_path / "program").write_bytes(b"\x7fELF of another kind of processor")
     (tmp_path / "program").chmod(0o755)
     done = holdfast("run", "--max-restarts", 5, "--no-python", tmp_path / "program")
     assert done.returncode == 1

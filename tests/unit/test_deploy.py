@@ -5,7 +5,6 @@ Kubernetes' own published schemas are the judge, as in test_kubernetes_examples.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
@@ -20,6 +19,7 @@ from kit import ROOT
 from test_kubernetes_examples import documents as examples
 from test_kubernetes_examples import validate
 
+from holdfast.cli.arguments import CommandParser
 from holdfast.cli.main import command_module
 from holdfast.cli.run import parser
 
@@ -48,7 +48,7 @@ def options(command: list[str]) -> Any:
     assert command[0] == "holdfast"
     if command[1] == "run":
         return parser.read(command[2:])
-    reader = argparse.ArgumentParser(allow_abbrev=False)
+    reader = CommandParser(allow_abbrev=False)
     command_module(command[1]).arguments(reader)
     return reader.parse_args(command[2:])
 

@@ -138,12 +138,12 @@ def test_a_prefix_works_where_it_does_in_torchrun(prefix, dest):
 
 
 @pytest.mark.parametrize(
-    ("prefix", "first"), [("--nproc", "--nproc-per-node"), ("--st", "--standalone"), ("--rdzv-", "--rdzv-backend")]
+    ("prefix", "says"),
+    [("--nproc", "too short"), ("--st", "could be --standalone"), ("--rdzv-", "could be --rdzv-backend")],
 )
-def test_an_ambiguous_prefix_is_an_error_that_names_what_it_could_be(prefix, first):
-    with pytest.raises(UsageError, match="ambiguous") as caught:
+def test_an_ambiguous_prefix_is_an_error_that_names_what_it_could_be(prefix, says):
+    with pytest.raises(UsageError, match=says):
         given(prefix, "1")
-    assert first in str(caught.value)
 
 
 @pytest.mark.parametrize(

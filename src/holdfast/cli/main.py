@@ -6,7 +6,6 @@ modules of these folders with `HELP`, `arguments(parser)` and `run(options)`.
 
 from __future__ import annotations
 
-import argparse
 import errno
 import gc
 import os
@@ -16,8 +15,9 @@ from importlib import import_module
 from types import ModuleType
 
 from holdfast import __version__
+from holdfast.cli.arguments import CommandParser
 from holdfast.core.config.flags import FLAGS
-from holdfast.core.config.grammar import did_you_mean
+from holdfast.core.config.grammar import nearest
 from holdfast.core.errors import HoldfastError, UsageError
 
 LAUNCHING = {
@@ -35,6 +35,13 @@ ROOMS = {
     "fleet": "daemon supervisor web notify top nodes drain uncordon",
 }
 """Commands about jobs, this host, and all hosts, by the folder in which each has the module of its name."""
+ELSEWHERE = {
+    "patch": "nothing has to be patched: `holdfast torchrun …` is PyTorch's own torchrun, and reports its ranks",
+    "logs": "`holdfast report JOB` shows how a job went, and `holdfast status JOB` where its logs are",
+    "ps": "`holdfast jobs` lists the jobs", "ls": "`holdfast jobs` lists the jobs", "list": "`holdfast jobs` lists the jobs",
+    "kill": "`holdfast stop JOB` stops a job", "cancel": "`holdfast stop JOB` stops a job",
+}  # fmt: skip
+"""Words that other tools have for what is called otherwise here."""
 ASKING = {command: room for room, commands in ROOMS.items() for command in commands.split()}
 
 
@@ -111,12 +118,11 @@ def _mend_streams() -> None:
 
 def _ask(command: str, argv: Sequence[str]) -> int:
     module = command_module(command)
-    parser = argparse.ArgumentParser(prog=f"holdfast {command}", description=module.HELP, allow_abbrev=False)
+    parser = CommandParser(prog=f"holdfast {command}", description=module.HELP, allow_abbrev=False)
     module.arguments(parser)
     options, unknown = parser.parse_known_args(list(argv))
     if unknown:
-        known = [name for action in parser._actions for name in action.option_strings if name.startswith("--")]
-        raise UsageError(f"there is no argument {unknown[0]}", hint=did_you_mean(unknown[0], known))
+        raise parser.unknown(unknown[0])
     code: int = module.run(options)
     return code
 
@@ -132,8 +138,10 @@ def _about(command: str, rest: Sequence[str]) -> int:
         print(f"holdfast {__version__}")
         return 0
     if command in ("-h", "--help", "help"):
-        if rest and rest[0] in (*LAUNCHING, "wrap", *ASKING):
+        if rest and rest[0] in (*LAUNCHING, "wrap", *ASKING, "simulate"):
             return main([rest[0], "--help"])
+        if rest:
+            raise UsageError(f"there is no command {rest[0]!r}", hint=_meant(rest[0]))
         print(_help())
         return 0
     if not command:
@@ -146,9 +154,10 @@ def _meant(word: str) -> str:
     looks_like_a_script = word.endswith((".py", ".sh")) or "/" in word
     if looks_like_a_script or any(word.split("=")[0] in flag.names for flag in FLAGS):
         return f"did you mean `holdfast run {word} …`?"
-    if word == "patch":
-        return "nothing has to be patched: `holdfast torchrun …` is PyTorch's own torchrun, and reports its ranks"
-    return did_you_mean(word, (*LAUNCHING, "wrap", *ASKING, "torchrun", "simulate"))
+    if word in ELSEWHERE:
+        return ELSEWHERE[word]
+    found = nearest(word, (*LAUNCHING, "wrap", *ASKING, "torchrun", "simulate", "--help", "--version"))
+    return f"did you mean {found}?" if found else "`holdfast --help` lists the commands"
 
 
 def commands() -> dict[str, str]:

@@ -41,7 +41,7 @@ def gather(paths: Sequence[str], rules: Rules | Meanings, *, most_bytes: int | N
     """What these logs and directories of logs tell. `most_bytes`: of each file, from its end. UsageError: there are none."""
     files = list(_files(paths))
     if paths and not files:
-        raise UsageError(f"there are no logs in {', '.join(paths)}")
+        raise UsageError(f"there are no logs in {', '.join(paths)}", hint="name files, or folders that have some")
     scanner = Scanner(rules)
     logs: list[Log] = []
     stacks: dict[int, str] = {}
@@ -58,7 +58,7 @@ def gather(paths: Sequence[str], rules: Rules | Meanings, *, most_bytes: int | N
                 logs.append(scanner.file(path, speaker, most_bytes=most_bytes))
         except OSError as error:
             if path in paths:
-                raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+                raise UsageError(f"{path} cannot be read: {error.strerror}", hint="check its path and rights") from error
     sources = len(logs) + len(stacks) + len(records)
     return replace(_told(logs), stacks=stacks, records=tuple(records), sources=sources)
 

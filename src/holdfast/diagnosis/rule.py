@@ -113,9 +113,9 @@ def _read(path: str) -> list[Rule]:
         with open(path, "rb") as file:
             said = tomllib.load(file)
     except OSError as error:
-        raise UsageError(f"rules in {path} cannot be read: {error.strerror}") from error
+        raise UsageError(f"rules in {path} cannot be read: {error.strerror}", hint="check its path and rights") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"rules in {path} are not TOML: {error}") from error
+        raise UsageError(f"rules in {path} are not TOML: {error}", hint="see docs/how-to/write-a-rule.md") from error
     tables = said.get("rule", [])
     if not isinstance(tables, list) or set(said) - {"rule"}:
         raise UsageError(f"{path} may hold only [[rule]] tables", hint="see docs/how-to/write-a-rule.md")

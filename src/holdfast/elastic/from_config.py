@@ -13,6 +13,7 @@ from holdfast.agent.logs.nonblocking_writer import tell
 from holdfast.agent.secrets import check_required
 from holdfast.core.config.config import RunConfig
 from holdfast.core.config.grammar import shown_endpoint
+from holdfast.core.errors import UsageError
 from holdfast.elastic.launcher.api import LaunchConfig, elastic_launch
 from holdfast.elastic.multiprocessing import SignalException, Std
 from holdfast.elastic.multiprocessing.errors import ChildFailedError
@@ -27,6 +28,9 @@ def run(config: RunConfig) -> int:
         os.environ["OMP_NUM_THREADS"] = config.omp_num_threads
     try:
         elastic_launch(_launch_config(config), entrypoint)(*args)
+    except ModuleNotFoundError as error:
+        what = f"what this job's rendezvous and logs are served by needs {error.name}, which is not installed"
+        raise UsageError(what, hint="install it, or leave out --logs-specs, or that --rdzv-backend") from error
     except ChildFailedError as error:
         tell(error.format_msg())
         return 1

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import Any
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.health.check import Wanted
 from holdfast.health.runner import Examination
 from holdfast.health.verdict import DEGRADED, UNFIT, Standing, Verdict
@@ -55,7 +55,7 @@ class ThisNode:
 def serve(path: str, wanted: Sequence[Wanted], root: str = "/", mode: int = 0o600) -> Any:
     """Listen on the Unix socket `path`, which gets `mode`; returns gRPC's server, which runs until its `stop`.
 
-    HoldfastError: it cannot."""
+    HoldfastError: it cannot. UsageError: nobody could there."""
     try:
         import grpc  # type: ignore[import-untyped]
     except ImportError as error:
@@ -70,9 +70,9 @@ def serve(path: str, wanted: Sequence[Wanted], root: str = "/", mode: int = 0o60
     server = grpc.server(ThreadPoolExecutor(AT_ONCE))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"RunHealthCheck": handler}),))
     if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
-        raise HoldfastError(f"cannot listen at {path}: its folder does not exist", hint="make it, or give another path")
+        raise UsageError(f"cannot listen at {path}: its folder does not exist", hint="make it, or give another path")
     if os.path.exists(path) and not stat.S_ISSOCK(os.stat(path).st_mode):
-        raise HoldfastError(f"cannot listen at {path}: it exists and is no socket", hint="give another path")
+        raise UsageError(f"cannot listen at {path}: it exists and is no socket", hint="give another path")
     if os.path.exists(path) and not _answers(path):
         os.unlink(path)  # somebody's before us, who was killed
     if os.path.exists(path):

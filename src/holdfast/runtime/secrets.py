@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 
 from holdfast.core.errors import UsageError
+from holdfast.runtime.readable import CHECK_FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def secret_in(path: str, flag: str) -> bytes:
         with open(path, "rb") as file:
             secret = file.read().strip()
     except OSError as error:
-        raise UsageError(f"{flag}: {path} cannot be read: {error.strerror}") from error
+        raise UsageError(f"{flag}: {path} cannot be read: {error.strerror}", hint=CHECK_FILE) from error
     if not secret:
         raise UsageError(f"{flag}: {path} is empty", hint="`holdfast token --write FILE` makes one")
     return secret
@@ -56,7 +57,8 @@ def shelter_of(cert: str | None, key: str | None, ca: str | None) -> Shelter | N
     """What encrypts links, by --tls-cert, --tls-key and --tls-ca. None: nothing does. UsageError: the files are of no use."""
     if not (cert and ca):
         if cert or ca or key:
-            raise UsageError("--tls-cert and --tls-ca are needed together")
+            hint = "both sides of a link show a certificate, and check the other's"
+            raise UsageError("--tls-cert and --tls-ca are needed together", hint=hint)
         return None
     from holdfast.runtime.net.tls import shelter  # `ssl` takes 20 ms, and few give a certificate
 

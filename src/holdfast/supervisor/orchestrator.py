@@ -117,7 +117,8 @@ def note_folder(folder: str) -> str:
     try:
         make_folder(notes)
     except OSError as error:
-        raise UsageError(f"--state: {folder} cannot be used: {error.strerror}") from error
+        hint = "name a folder that this user may write to"
+        raise UsageError(f"--state: {folder} cannot be used: {error.strerror}", hint=hint) from error
     return notes
 
 

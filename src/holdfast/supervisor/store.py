@@ -56,6 +56,8 @@ RECEIVERS = "webhooks"
 OWN_NAMES = {"lock", "told", "local", RECEIVERS, FILE, f"{FILE}-wal", f"{FILE}-shm", "supervisor.sock"}
 """What may be in a state directory of ours."""
 
+STATE_HINT = "name a folder that this user may write to"
+
 DISK_HINT = "is its disk full, or broken?"
 
 BUSY_S = 5.0
@@ -67,16 +69,22 @@ KNOWN = {"etcd": "holdfast.integrations.etcd.fleet_store"}
 
 def open_store(where: str, folder: str, name: str) -> Store:
     """The store at `where`: a URL, or empty for a file in `folder`. `name`: of this supervisor, for people. UsageError."""
+    check_store(where)
     if not where:
         return SqliteStore(folder)
     scheme, _, rest = where.partition("://")
-    if scheme not in KNOWN or not rest:
-        raise UsageError(
-            f"--store: {where!r} is no store", hint="leave it out for a file under --state, or etcd://HOST:PORT[,…]/PREFIX"
-        )
     claim(folder)  # for as long as this process lives: its socket is there
     opened: Store = import_module(KNOWN[scheme]).open_store(rest, name)
     return opened
+
+
+def check_store(where: str) -> None:
+    """UsageError: there is no store of that kind."""
+    scheme, _, rest = where.partition("://")
+    if where and (scheme not in KNOWN or not rest):
+        raise UsageError(
+            f"--store: {where!r} is no store", hint="leave it out for a file under --state, or etcd://HOST:PORT[,…]/PREFIX"
+        )
 
 
 def claim(folder: str) -> int:
@@ -92,7 +100,7 @@ def claim(folder: str) -> int:
         if seen.st_uid == os.geteuid() and set(os.listdir(folder)) <= OWN_NAMES:
             os.chmod(folder, 0o700)  # not where somebody keeps other things too
     except OSError as error:
-        raise UsageError(f"--state: {folder} cannot be used: {error.strerror}") from error
+        raise UsageError(f"--state: {folder} cannot be used: {error.strerror}", hint=STATE_HINT) from error
     if not locks.take(lock):
         os.close(lock)
         raise UsageError(f"--state: another supervisor runs on {folder}", hint="give each one a directory of its own")

@@ -6,6 +6,7 @@ import argparse
 import os
 from typing import Any
 
+from holdfast.cli.arguments import reads
 from holdfast.cli.fleet.supervisor_here import answer_at, tls_arguments, token_of
 from holdfast.cli.table import show, show_json
 from holdfast.core.config import grammar
@@ -28,11 +29,14 @@ PORT = 60010
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser.add_argument("--port", type=int, metavar="N", help=f"default: ${PORT_VARIABLE}, else {PORT}; 0: any")
+    parser.add_argument(
+        "--port", type=reads(grammar.port_number), metavar="N", help=f"default: ${PORT_VARIABLE}, else {PORT}; 0: any"
+    )
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDR", help="of the loopback interface (default: %(default)s)")
     whose = "also hear ranks of this user of the host, beside our own and root's; any: of everybody; may be repeated"
     parser.add_argument("--allow-user", action="append", default=[], metavar="UID", help=whose)
-    parser.add_argument("--silence", type=float, metavar="S", help="a rank not heard of for S seconds is silent (default: 30)")
+    silent = "a rank not heard of for S seconds is silent (default: 30)"
+    parser.add_argument("--silence", type=reads(grammar.some_seconds), metavar="S", help=silent)
     parser.add_argument("--state-dir", metavar="DIR", help="where its table is kept (default: where jobs are)")
     parser.add_argument("--supervisor", metavar="HOST:PORT[,…]", help="tell it of ranks that agents of ours have not started")
     parser.add_argument("--supervisor-token-file", metavar="FILE", help="the secret that it knows ($HOLDFAST_SUPERVISOR_TOKEN)")
@@ -57,8 +61,6 @@ def run(options: argparse.Namespace) -> int:
             hint="each host has a daemon of its own, which its ranks reach at 127.0.0.1",
         )
     silence_s = SILENCE_S if options.silence is None else options.silence
-    if silence_s <= 0:
-        raise UsageError(f"--silence: {silence_s:g} is not more than 0 seconds")
     daemon = Daemon(home, options.host, _port(options.port), silence_s, _supervisor(options), _users(options.allow_user))
     try:
         print(f"listening at {daemon.listens}; table in {home}", flush=True)
@@ -77,6 +79,10 @@ def _users(given: list[str]) -> frozenset[int] | None:
 
 def _supervisor(options: argparse.Namespace) -> Supervisor | None:
     if not options.supervisor:
+        alone = {"--supervisor-token-file": options.supervisor_token_file, "--tls-cert": options.tls_cert}
+        alone |= {"--tls-key": options.tls_key, "--tls-ca": options.tls_ca}
+        if given := [flag for flag, value in alone.items() if value]:
+            raise UsageError(f"{', '.join(given)}: only with --supervisor", hint="name the supervisor, or leave them out")
         return None
     endpoints = grammar.endpoints(options.supervisor, "--supervisor", default_port=SUPERVISOR_PORT)
     secret = token_of(options.supervisor_token_file, "--supervisor-token-file")
@@ -87,7 +93,7 @@ def _supervisor(options: argparse.Namespace) -> Supervisor | None:
 
 def _port(given: int | None) -> int:
     if given is not None:
-        return grammar.port_number(str(given), "--port")
+        return given
     return grammar.port_number(os.environ.get(PORT_VARIABLE) or str(PORT), PORT_VARIABLE)
 
 

@@ -67,18 +67,10 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def checked(options: argparse.Namespace, folder: str) -> list[str]:
-    """The arguments of the process that tells them; empty: no receiver is given. UsageError: it could not. Whose URLs it is to
-    tell it reads in a file in `folder`."""
-    _secret(options)
-    webhooks = _webhooks(options)
-    otlp: str | None = options.otlp
-    check_otlp(otlp or "")
-    if options.otlp_headers_file:
-        _lines(options.otlp_headers_file, "--otlp-headers-file")
-    if otlp is not None and not (find_spec("opentelemetry") and find_spec("opentelemetry.exporter")):
-        if otlp:
-            raise UsageError("--otlp: OpenTelemetry is not installed", hint="pip install 'holdfast[otel]'")
+def checked(options: argparse.Namespace, folder: str, webhooks: list[str], otlp: str | None) -> list[str]:
+    """The arguments of the process that tells `receivers_of` these; empty: there are none. Whose URLs it is to tell it reads
+    in a file in `folder`."""
+    if otlp is not None and not _can_export():
         print("holdfast supervisor: OTEL_EXPORTER_OTLP_ENDPOINT is set, but the extra `otel` is not installed", file=sys.stderr)
         otlp = None
     if not webhooks and otlp is None:
@@ -91,6 +83,23 @@ def checked(options: argparse.Namespace, folder: str) -> list[str]:
     if options.webhook_secret_file:
         words += ["--webhook-secret-file", os.path.abspath(options.webhook_secret_file)]
     return words + (["--otlp", otlp] if otlp else [])
+
+
+def receivers_of(options: argparse.Namespace) -> tuple[list[str], str | None]:
+    """The webhooks, and where spans and metrics go (empty: where a variable says; None: nowhere). UsageError: one is of no
+    use."""
+    _secret(options)
+    webhooks = _webhooks(options)
+    check_otlp(options.otlp or "")
+    if options.otlp_headers_file:
+        _lines(options.otlp_headers_file, "--otlp-headers-file")
+    if options.otlp and not _can_export():
+        raise UsageError("--otlp: OpenTelemetry is not installed", hint="pip install 'holdfast[otel]'")
+    return webhooks, options.otlp
+
+
+def _can_export() -> bool:
+    return bool(find_spec("opentelemetry") and find_spec("opentelemetry.exporter"))
 
 
 def _webhooks(options: argparse.Namespace) -> list[str]:

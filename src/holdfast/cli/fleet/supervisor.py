@@ -8,11 +8,14 @@ import shlex
 import socket
 import sys
 from collections.abc import Iterable
+from shutil import which
 
+from holdfast.cli.arguments import reads
 from holdfast.cli.fleet.notify import checked as notify
-from holdfast.cli.fleet.notify import receivers
+from holdfast.cli.fleet.notify import receivers, receivers_of
 from holdfast.cli.fleet.supervisor_here import folder_of, state_argument, tls_arguments, token_of
 from holdfast.cli.fleet.web import checked, http_arguments
+from holdfast.cli.node.token import check_token_file
 from holdfast.core.config import grammar
 from holdfast.core.config.own_options import SUPERVISOR_PORT
 from holdfast.core.errors import HoldfastError, UsageError
@@ -22,7 +25,7 @@ from holdfast.supervisor.fleet.policies import POLICIES, policy
 from holdfast.supervisor.orchestrator import ORCHESTRATORS, orchestrator
 from holdfast.supervisor.service import Service
 from holdfast.supervisor.standby import lead
-from holdfast.supervisor.store import LeadLost, open_store
+from holdfast.supervisor.store import LeadLost, check_store, open_store
 from holdfast.supervisor.web.serve import missing
 from holdfast.telemetry.report.safe_text import plain
 
@@ -47,7 +50,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     starts = "local, slurm: starts another node's agent; reads the reason as JSON"
     parser.add_argument("--replace-with", default="", metavar="COMMAND", help=starts)
     parser.add_argument(
-        "--lease", type=float, default=LEASE_S, metavar="S", help="silence that makes a node lost (%(default)g)"
+        "--lease",
+        type=reads(grammar.seconds),
+        default=LEASE_S,
+        metavar="S",
+        help="silence that makes a node lost (%(default)g)",
     )
     parser.add_argument("--token-file", metavar="FILE", help="the secret that agents have to know ($HOLDFAST_SUPERVISOR_TOKEN)")
     tls_arguments(parser, "agents")
@@ -60,6 +67,8 @@ def run(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
     host, port = grammar.endpoint(options.listen, "--listen", default_port=SUPERVISOR_PORT)
     token = token_of(options.token_file, "--token-file")
+    if options.token_file and (unwise := check_token_file(options.token_file, "--token-file", "speak for your nodes")):
+        _say(unwise)
     if not token and not is_loopback(host):
         raise UsageError(
             f"--listen: without a token, anybody who reaches {options.listen} could speak for your nodes",
@@ -69,15 +78,19 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"--lease: {options.lease:g} is too short", hint="give at least 0.1 s")
     folder, web = folder_of(options), _web(options)
     chosen = policy(options.policy, options.policy_option, os.environ)
-    calls = orchestrator(options.orchestrator, folder, shlex.split(options.replace_with))
     shelter = shelter_of(options.tls_cert, options.tls_key, options.tls_ca)
     if options.tls_names and shelter is None:
         raise UsageError("--tls-names: there are no certificates", hint="give --tls-cert, --tls-key and --tls-ca too")
-    store = open_store(options.store, folder, f"{socket.gethostname()} ({options.listen})")
     if options.store and not port:
         hint = "choose a port: agents are told where each of several supervisors is before it leads"
         raise UsageError(f"--listen: {options.listen} with --store: agents could not find a random port", hint=hint)
-    told = notify(options, folder)
+    check_store(options.store)
+    command = _replacing(options.replace_with)
+    to_tell = receivers_of(options)
+    # Nothing is made before all that may be wrong has been looked at.
+    calls = orchestrator(options.orchestrator, folder, command)
+    store = open_store(options.store, folder, f"{socket.gethostname()} ({options.listen})")
+    told = notify(options, folder, *to_tell)
 
     def one_life() -> None:
         nonlocal port  # any, the first time: then agents know it
@@ -116,6 +129,19 @@ def run(options: argparse.Namespace) -> int:
     finally:
         store.close()
     return 0
+
+
+def _replacing(given: str) -> list[str]:
+    """The words of --replace-with. UsageError: they are none, or there is no such program."""
+    try:
+        command = shlex.split(given)
+    except ValueError as error:
+        hint = "close the quotation, or put a backslash before it"
+        raise UsageError(f"--replace-with: {given}: {error}", hint=hint) from None
+    if command and which(command[0]) is None:
+        hint = "give its path, or correct PATH or its rights (chmod +x)"
+        raise UsageError(f"--replace-with: there is no program {command[0]}", hint=hint)
+    return command
 
 
 def _say(text: str) -> None:

@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from holdfast.agent.control.control_client import ask_at
+from holdfast.cli.arguments import reads, whole
 from holdfast.core.errors import HoldfastError, ProtocolError
 from holdfast.runtime.secrets import secret_in, take_secret
 from holdfast.supervisor.feed import SOCKET
@@ -34,7 +35,9 @@ def state_argument(parser: argparse.ArgumentParser) -> None:
 
 def parent_argument(parser: argparse.ArgumentParser) -> None:
     """Of a process that the supervisor starts."""
-    parser.add_argument("--parent", type=int, default=0, metavar="PID", help="end when this process, which started it, does")
+    parser.add_argument(
+        "--parent", type=reads(whole), default=0, metavar="PID", help="end when this process, which started it, does"
+    )
 
 
 def folder_of(options: argparse.Namespace) -> str:

@@ -42,6 +42,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Show it. 0: something was found; 1: no rule matched."""
+    if options.ask_model and not options.ask:
+        raise UsageError("--ask-model: nobody is asked", hint="give --ask URL too, or leave it out")
     rules = load([*own_files(), *options.rules])
     if options.list_rules:
         headings = ("rule", "class", "depth", "sure", "advised", "says")

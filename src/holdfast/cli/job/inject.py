@@ -9,8 +9,10 @@ import os
 from typing import Any
 
 from holdfast.cli.agents import ask_job
+from holdfast.cli.arguments import reads, whole
 from holdfast.cli.fleet.supervisor_here import ask_supervisor, socket_of, state_argument
 from holdfast.cli.job.stop import who
+from holdfast.core.config.grammar import some_seconds
 from holdfast.core.job.injection import CODE, FAULTS, GIVEN_UP_S, injection
 from holdfast.core.value import to_plain
 from holdfast.telemetry.report.safe_text import plain
@@ -24,11 +26,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     parser.add_argument("fault", metavar="FAULT", help="; ".join(f"{name}: {what}" for name, what in FAULTS.items()))
     parser.add_argument("node", metavar="NODE", help="name of the node, as `holdfast nodes` and `holdfast status` show it")
-    parser.add_argument("--rank", type=int, metavar="R", help="which rank, or the GPU of which (default: the node's first)")
-    parser.add_argument("--code", type=int, metavar="N", help=f"xid: which (default: {CODE}, the GPU has fallen off the bus)")
+    parser.add_argument(
+        "--rank", type=reads(whole), metavar="R", help="which rank, or the GPU of which (default: the node's first)"
+    )
+    parser.add_argument(
+        "--code", type=reads(whole), metavar="N", help=f"xid: which (default: {CODE}, the GPU has fallen off the bus)"
+    )
     lasts = " and ".join(f"{name} {for_s:g}" for name, for_s in GIVEN_UP_S.items())
     parser.add_argument(
-        "--for", dest="for_s", type=float, metavar="S", help=f"undo it after so long (default: {lasts}; else at its end)"
+        "--for",
+        dest="for_s",
+        type=reads(some_seconds),
+        metavar="S",
+        help=f"undo it after so long (default: {lasts}; else at its end)",
     )
     parser.add_argument("--job", metavar="JOB", help="which of the node's jobs: name, run id or start of a name")
     state_argument(parser)

@@ -89,7 +89,8 @@ def _goodput(seen: Seen, options: argparse.Namespace) -> int:
                 with open(path, "wb") as file:
                     file.write(content if isinstance(content, bytes) else content.encode())
             except OSError as error:
-                raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+                hint = "name a file in a folder that this user may write to"
+                raise UsageError(f"{path} cannot be written: {error.strerror}", hint=hint) from None
             print(f"written: {path}", file=sys.stderr)
     others = published(seen.records, job.started_at, found.until)
     parts = _goodput_parts(job, found, others) if options.goodput else ()
@@ -111,9 +112,7 @@ def _export(job: Timeline, url: str) -> int:
     spans = receiver.story(job)
     answer = receiver.send(spans)
     if not answer.taken:
-        raise HoldfastError(
-            f"{receiver.name} did not accept the trace: {answer.text}", hint="is it an OTLP/HTTP endpoint?"
-        )
+        raise HoldfastError(f"{receiver.name} did not accept the trace: {answer.text}", hint="is it an OTLP/HTTP endpoint?")
     print(f"exported to {url}: {count(len(spans), 'span')}, trace {spans[0].context.trace_id:032x}")
     return 0
 

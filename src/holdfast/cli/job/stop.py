@@ -11,8 +11,10 @@ import time
 from collections.abc import Callable
 
 from holdfast.cli.agents import ask_agent
+from holdfast.cli.arguments import reads
 from holdfast.cli.choose import choose
 from holdfast.cli.fleet.supervisor_here import ask_supervisor, socket_of, state_argument
+from holdfast.core.config.grammar import seconds
 from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.telemetry.record.file_watch import Watch
 from holdfast.telemetry.record.state_dir import running_nodes
@@ -30,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     steer_arguments(parser)
     parser.add_argument(
-        "--grace", type=float, metavar="S", help="seconds from SIGTERM to SIGKILL (default: as it was launched)"
+        "--grace", type=reads(seconds), metavar="S", help="seconds from SIGTERM to SIGKILL (default: as it was launched)"
     )
     parser.add_argument(
         "--no-wait", action="store_true", help="return when the agents have accepted it, before they have ended"
@@ -47,8 +49,6 @@ def steer_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Ask every agent of the job here, and wait for their end. 0: it has ended (also: it had); 1: it has not."""
-    if options.grace is not None and not 0 <= options.grace < 1e6:
-        raise UsageError(f"--grace: {options.grace:g} is not a duration", hint="give seconds, 0 or more")
     path = ordered("stop", options)
     if path is None:
         return 0

@@ -9,9 +9,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holdfast.cli.agents import ask_job
+from holdfast.cli.arguments import reads
 from holdfast.cli.choose import json_argument
 from holdfast.cli.run.pairs import PAIR_S, verdicts
 from holdfast.cli.table import Table, answer
+from holdfast.core.config.grammar import endpoint, node_range, some_seconds
 from holdfast.core.errors import UsageError
 from holdfast.health.check import AUTO, CHECKS, ROOT, entry_points, wanted, with_deadline
 from holdfast.health.examiner import plain
@@ -33,7 +35,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--list", action="store_true", help="list the checks there are")
     parser.add_argument("--job", metavar="JOB", help="check all nodes of a running job: name, run id or start of a name")
-    parser.add_argument("--deadline", type=float, metavar="S", help="give a check up after S seconds (default: its own)")
+    parser.add_argument(
+        "--deadline", type=reads(some_seconds), metavar="S", help="give a check up after S seconds (default: its own)"
+    )
     parser.add_argument("--root", metavar="DIR", help=f"where the host's file system begins (default: ${ROOT}, or /)")
     parser.add_argument(
         "--pairs", action="store_true", help="test nodes with one another: run this on each, with --nnodes and --rdzv-endpoint"
@@ -71,6 +75,10 @@ def _refuse(options: argparse.Namespace) -> None:
     }  # fmt: skip
     if not options.pairs and (given := [flag for flag, value in for_pairs.items() if value is not None]):
         raise UsageError(f"{', '.join(given)}: only with --pairs", hint="for a job's nodes, give --job")
+    if options.pairs and options.nnodes:
+        node_range(options.nnodes, "--nnodes")
+    if options.pairs and options.rdzv_endpoint:
+        endpoint(options.rdzv_endpoint, "--rdzv-endpoint", default_port=None)
     if options.pairs and options.nnodes == "1":
         raise UsageError("--pairs --nnodes 1: a pair has two nodes", hint="how many nodes is this run on?")
     alone = {"--deadline": options.deadline is not None, "--root": options.root, "--pairs": options.pairs}

@@ -9,8 +9,10 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from holdfast.agent.control.control_socket import ControlSocket
+from holdfast.cli.arguments import reads
 from holdfast.cli.choose import json_argument
 from holdfast.cli.table import answer
+from holdfast.core.config.grammar import some_seconds
 from holdfast.core.errors import HoldfastError
 from holdfast.runtime.hardware.capabilities import every_check
 from holdfast.runtime.process.safe_probes import DEADLINE_S, DEGRADED, HAVE, MISSING, Fact, ask, have, missing
@@ -27,7 +29,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     json_argument(parser)
     parser.add_argument(
-        "--deadline", type=float, default=DEADLINE_S, metavar="S", help="give a question up after S seconds (%(default)g)"
+        "--deadline",
+        type=reads(some_seconds),
+        default=DEADLINE_S,
+        metavar="S",
+        help="give a question up after S seconds (%(default)g)",
     )
 
 

@@ -6,7 +6,9 @@ import argparse
 import os
 import signal
 
+from holdfast.cli.arguments import reads
 from holdfast.cli.node.check import USUAL
+from holdfast.core.config.grammar import some_seconds
 from holdfast.core.errors import UsageError
 from holdfast.health.check import ROOT, wanted, with_deadline
 from holdfast.health.service import serve
@@ -26,7 +28,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     usual = f"as for `holdfast check` (default: {' '.join(USUAL)})"
     parser.add_argument("checks", nargs="*", default=[], metavar="CHECK", help=usual)
     parser.add_argument("--mode", default="600", metavar="OCTAL", help="who may ask, as for chmod (default: %(default)s)")
-    parser.add_argument("--deadline", type=float, metavar="S", help=f"give a check up after S seconds (at most {MOST_S:g})")
+    most = f"give a check up after S seconds (at most {MOST_S:g})"
+    parser.add_argument("--deadline", type=reads(some_seconds), metavar="S", help=most)
 
 
 def run(options: argparse.Namespace) -> int:

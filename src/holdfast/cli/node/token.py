@@ -9,6 +9,7 @@ from base64 import urlsafe_b64encode
 
 from holdfast.core.errors import UsageError
 from holdfast.runtime.private_files import new_file
+from holdfast.runtime.secrets import secret_in
 
 HELP = "make a secret by which a job's nodes know each other"
 
@@ -35,20 +36,22 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def check_token_file(path: str) -> str:
-    """What is unwise about a job's token file; empty: nothing. UsageError when it is of no use."""
+def check_token_file(path: str, flag: str = "--token-file", may: str = "join the job or stop it") -> str:
+    """What is unwise about a token file that `flag` names; empty: nothing. `may`: what a stranger could do with it. UsageError
+    when it is of no use."""
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
         what = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
-        raise UsageError(f"--token-file: {path} {what}", hint=f"make one with `holdfast token --write {path}`") from error
+        raise UsageError(f"{flag}: {path} {what}", hint=f"make one with `holdfast token --write {path}`") from error
     if not os.access(path, os.R_OK):
-        raise UsageError(f"--token-file: {path} cannot be read", hint="it must be readable for the user who runs the job")
+        raise UsageError(f"{flag}: {path} cannot be read", hint="it must be readable for the user who runs the job")
     if os.path.isdir(path):
-        raise UsageError(f"--token-file: {path} is a directory", hint=f"make one with `holdfast token --write {path}/token`")
+        raise UsageError(f"{flag}: {path} is a directory", hint=f"make one with `holdfast token --write {path}/token`")
+    secret_in(path, flag)
     if mode & 0o077:
         who = "every user of this host" if mode & 0o007 else "its group"
-        return f"--token-file: {path} is open to {who}, who can then join the job or stop it: chmod 600 {path}"
+        return f"{flag}: {path} is open to {who}, who can then {may}: chmod 600 {path}"
     return ""
 
 
@@ -60,4 +63,5 @@ def _write(path: str, token: str, *, replace: bool) -> None:
             f"--write: {path} exists", hint="use it as it is, or --force: nodes with the old token are then shut out"
         ) from error
     except OSError as error:
-        raise UsageError(f"--write: cannot write {path}: {error.strerror}") from error
+        hint = "name a file in a folder that this user may write to"
+        raise UsageError(f"--write: cannot write {path}: {error.strerror}", hint=hint) from error

@@ -78,4 +78,5 @@ def _read_yaml(path: str) -> object:
         try:
             return yaml.safe_load(file)
         except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path} is not valid YAML: {error}") from error
+            what = " ".join(str(error).replace(f'in "{path}", ', "at ").split())
+            raise UsageError(f"{path} is not valid YAML: {what}", hint="correct it there, or name another file") from error

@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from holdfast.cli.arguments import complaint
 from holdfast.core.config.draft import Typed, typed_of
 from holdfast.core.config.flags import ALL_FLAGS
 from holdfast.core.config.grammar import NO, YES, nearest
@@ -18,6 +19,15 @@ from holdfast.core.errors import UsageError
 
 argparse._ = lambda message: message  # type: ignore[attr-defined]
 # argparse has its headings translated, for which gettext searches the disk for catalogues: more than half of the time it takes.
+
+
+ELSEWHERE = {
+    **dict.fromkeys(("np", "n", "gpus", "num-gpus", "gpus-per-node", "num-processes", "ntasks-per-node"), "nproc-per-node"),
+    **dict.fromkeys(("N", "nodes", "num-nodes", "num-machines"), "nnodes"),
+    **dict.fromkeys(("master", "host", "main-process-ip"), "rdzv-endpoint"),
+    "machine-rank": "node-rank", "job-id": "rdzv-id", "retries": "max-restarts",
+}  # fmt: skip
+"""What mpirun, srun, accelerate, deepspeed and others call what is called otherwise here and in torchrun."""
 
 
 def read(argv: Sequence[str], flags: Sequence[Option] = ALL_FLAGS, command: str = "run") -> Typed:
@@ -126,16 +136,16 @@ class _Parser(argparse.ArgumentParser):
         """argparse's complaint in our words."""
         if "ambiguous option" in message:
             word, _, candidates = message.partition("ambiguous option: ")[2].partition(" could match ")
-            raise UsageError(f"{word} is ambiguous: it could be {' or '.join(candidates.split(', '))}", hint="write it out")
+            raise self._ambiguous(word, candidates.split(", "))
         if "required" in message:
             raise self._no_script()
-        where, _, what = message.removeprefix("argument ").partition(": ")
-        name = next((name for name in where.split("/") if name.startswith("--")), where)
-        if what.startswith("expected"):
-            raise UsageError(f"{name} needs a value")
-        if what.startswith("ignored explicit argument"):
-            raise UsageError(f"{name} takes no value, but got {what.split('argument ')[-1]}")
-        raise UsageError(message)
+        raise complaint(message, f"see `{self.prog} --help`")
+
+    def _ambiguous(self, word: str, candidates: list[str]) -> UsageError:
+        meant = dict.fromkeys(name.replace("_", "-") for name in candidates)
+        if len(meant) == 1:  # both spellings of one flag
+            return UsageError(f"{word} is too short for a flag's name", hint=f"write {candidates[0]}")
+        return UsageError(f"{word} is ambiguous: it could be {' or '.join(candidates)}", hint="write it out")
 
     def _no_script(self) -> UsageError:
         # An unknown flag before the script swallows nothing, but the script may look like its value: name the flag first.
@@ -144,8 +154,12 @@ class _Parser(argparse.ArgumentParser):
                 return self.ambiguous[word]
             if word.startswith("-") and len(word) > 1 and word != "--" and not self._is_known(word):
                 return self.unknown_flag(word)
+        # The flag before it has swallowed the script, where its own value was forgotten.
+        flag, last = self.words[-2:] if len(self.words) > 1 else ("", "")
+        swallowed = flag.startswith("-") and "=" not in flag and not last.startswith("-")
         return UsageError(
-            "no script to run", hint=f"{self.prog} [options] SCRIPT [script's arguments]; see `{self.prog} --help`"
+            "no script to run" + (f": {last} is the value of {flag}" if swallowed else ""),
+            hint=f"{self.prog} [options] SCRIPT [script's arguments]; see `{self.prog} --help`",
         )
 
     def _is_known(self, word: str) -> bool:
@@ -157,6 +171,7 @@ class _Parser(argparse.ArgumentParser):
     def unknown_flag(self, word: str) -> UsageError:
         """There is no such flag; the nearest is …"""
         name = word.split("=")[0]
-        meant = nearest(name.lstrip("-").replace("_", "-"), [flag.name[2:] for flag in self.flags])
+        asked = name.lstrip("-").replace("_", "-")
+        meant = ELSEWHERE.get(asked) or nearest(asked, [flag.name[2:] for flag in self.flags])
         hint = f"did you mean --{meant}?" if meant else f"see `{self.prog} --help`"
         return UsageError(f"there is no flag {name}", hint=hint)

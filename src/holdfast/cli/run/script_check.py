@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 from holdfast.agent.workers.launch import substitute
 from holdfast.core.config.config import RunConfig
@@ -22,18 +23,27 @@ def check_script(config: RunConfig) -> None:
     if config.module and not config.run_path:
         return _check_module(substitute(script, 0)) if config.python == sys.executable else None
     if not script.startswith("-"):  # an option of the interpreter's, or the script on stdin
-        _check_file(substitute(script, 0))
+        _check_file(substitute(script, 0), config.training_script_args)
 
 
-def _check_file(path: str) -> None:
+def _check_file(path: str, arguments: Sequence[str]) -> None:
     if os.path.isdir(path):
         if not os.path.exists(inside := os.path.join(path, "__main__.py")):
             raise UsageError(f"the script {path} is a folder without a __main__.py", hint=_beside(inside))
+    elif not path:
+        raise UsageError("the script's name is empty", hint='if it was "$SOMETHING", that variable is empty')
     elif not os.path.exists(path):
         where = "" if os.path.isabs(path) else f" (looked for in {os.getcwd()})"
-        raise UsageError(f"the script {path} is not there{where}", hint=_beside(path))
+        raise UsageError(f"the script {path} is not there{where}", hint=_instead(path, arguments))
     elif not os.access(path, os.R_OK):
         raise UsageError(f"this user may not read the script {path}", hint="correct its rights (chmod), or run as its owner")
+
+
+def _instead(path: str, arguments: Sequence[str]) -> str:
+    """What may have been meant: `python train.py`, `--tee 3 3 train.py`, or a file whose name is like it."""
+    if arguments and arguments[0].endswith(".py") and os.path.isfile(arguments[0]):
+        return f"the first word that belongs to no flag is the script: did you mean {arguments[0]}? Then leave {path} out"
+    return _beside(path)
 
 
 def _beside(path: str) -> str:
@@ -50,9 +60,30 @@ def _beside(path: str) -> str:
 def _check_program(name: str) -> None:
     from shutil import which  # only --no-python asks
 
-    if which(name) is None:
+    found = which(name)
+    if found is None:
         where = "is not there, or may not be executed" if os.sep in name else "is in no directory of PATH"
-        raise UsageError(f"the program {name} {where}", hint="give its path, or correct PATH or its rights (chmod +x)")
+        here = os.sep not in name and os.path.exists(name)
+        hint = f"for the one here: ./{name}" if here else "give its path, or correct PATH or its rights (chmod +x)"
+        raise UsageError(f"the program {name} {where}", hint=hint)
+    _check_first_line(found)
+
+
+def _check_first_line(path: str) -> None:
+    """Of a text that is executable the kernel wants to know by what. What is no text it may know by itself."""
+    try:
+        with open(path, "rb") as file:
+            first = file.readline(256).rstrip()
+    except OSError:
+        return  # one may execute what one may not read
+    if first.startswith(b"#!"):
+        interpreter = os.fsdecode((first[2:].split() or [b""])[0])
+        if not os.path.exists(interpreter):
+            what = f"the program {path} names {interpreter!r} in its first line, which is not there"
+            raise UsageError(what, hint="correct that line (#!)")
+    elif first.isascii() and not set(first) & {0, 0x7F}:
+        hint = f"begin it with #!/bin/sh, say, or give `sh {path}`"
+        raise UsageError(f"the program {path} does not say in its first line what runs it", hint=hint)
 
 
 def _check_interpreter(name: str) -> None:

@@ -38,7 +38,11 @@ def wrap(argv: Sequence[str]) -> int:
     flags, command = _apart(words)
     if not command:
         raise UsageError("there is no command to run", hint="holdfast wrap accelerate launch train.py")
-    typed = parser.read([*flags, "--", command[0]], flags_of("run"), "wrap")  # told now, not when the tool is ready
+    known = flags_of("run")
+    typed = parser.read([*flags, "--", command[0]], known, "wrap")  # told now, not when the tool is ready
+    for flag in known:
+        if flag.dest in typed.given:
+            flag.read(typed.given[flag.dest], flag.name, os.getcwd())
     if typed.script_args:
         raise UsageError(f"{typed.script} is no flag of `holdfast run`", hint="only flags stand before --")
     program = shutil.which(command[0])

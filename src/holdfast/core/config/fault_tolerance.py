@@ -148,7 +148,8 @@ def regex(text: str, name: str) -> str | None:
     try:
         re.compile(text)
     except re.error as error:
-        raise UsageError(f"{name}: {text!r} is not a regular expression: {error}") from None
+        hint = r"quote it for the shell; \ before what stands for itself, as in \("
+        raise UsageError(f"{name}: {text!r} is not a regular expression: {error}", hint=hint) from None
     return text or None
 
 

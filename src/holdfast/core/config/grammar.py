@@ -17,6 +17,8 @@ STREAMS = {"0": 0, "1": 1, "2": 2, "3": 3}  # 0 none, 1 stdout, 2 stderr, 3 both
 
 YES, NO = ("true", "1", "yes", "t", "y", "on"), ("false", "0", "no", "f", "n", "off", "none", "null")
 
+UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
 LONGEST_S = 1e9
 """The longest duration that an option may have: no clock of the kernel's, and no message, has a word for infinity."""
 
@@ -50,7 +52,7 @@ def whole(text: str, name: str, *, at_least: int | None = None, at_most: int | N
     try:
         number = int(text)
     except ValueError:
-        raise UsageError(f"{name}: {text!r} is not a whole number") from None
+        raise UsageError(f"{name}: {text!r} is not a whole number", hint="write it in digits, such as 3") from None
     if at_least is not None and number < at_least:
         raise UsageError(f"{name}: {number} is too small", hint=f"give {at_least} or more")
     if at_most is not None and number > at_most:
@@ -63,12 +65,25 @@ def seconds(text: str, name: str, *, zero: bool = True) -> float:
     try:
         number = float(text)
     except ValueError:
-        raise UsageError(f"{name}: {text!r} is not a number of seconds") from None
+        raise UsageError(f"{name}: {text!r} is not a number of seconds", hint=_seconds_meant(text)) from None
     if not (number >= 0 if zero else number > 0):
         raise UsageError(f"{name}: {text} is {'negative' if zero else 'not above zero'}", hint="give seconds, such as 2.5")
     if number > LONGEST_S:
         raise UsageError(f"{name}: {text} is too long", hint=f"give {LONGEST_S:.0f} seconds or less, which is 31 years")
     return number
+
+
+def some_seconds(text: str, name: str) -> float:
+    """A duration above zero."""
+    return seconds(text, name, zero=False)
+
+
+def _seconds_meant(text: str) -> str:
+    """What `1h` or `30 sec` is in seconds."""
+    said = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(ms|s|m|h|d)[a-z]*", text.strip().lower())
+    if said is None:
+        return "give seconds, such as 2.5"
+    return f"write it in seconds, without a unit: {float(said[1]) * UNITS_S[said[2]]:.10g}"
 
 
 def memory(text: str, name: str) -> str:
@@ -170,7 +185,10 @@ def endpoint(text: str, name: str, *, default_port: int | None) -> tuple[str, in
             f"{name}: {host!r} is not a host name or address", hint="give HOST:PORT; an IPv6 address as [::1]:29400"
         )
     if port:
-        return host or "localhost", port_number(port, name)
+        if not host:
+            hint = f"give HOST:{port}; if it was $SOMETHING:{port}, that variable is empty"
+            raise UsageError(f"{name}: {text!r} names no host", hint=hint)
+        return host, port_number(port, name)
     if default_port is None:
         raise UsageError(f"{name}: {text!r} has no port", hint=f"give {text or 'HOST'}:29500")
     return host or "localhost", default_port
@@ -194,6 +212,10 @@ def _may_be_a_host(text: str) -> bool:
 
 def _host_and_port(text: str, name: str) -> tuple[str, str]:
     if text.count(":") > 1 and "[" not in text:
+        if not _is_ipv6(text):
+            bare, _, port = text.rpartition(":")
+            hint = f"an IPv6 address stands in brackets: [{bare}]:{port}" if _is_ipv6(bare) else "give HOST:PORT"
+            raise UsageError(f"{name}: {text!r} is not a host name or address", hint=hint)
         return text, ""  # An IPv6 address without brackets; torchrun cuts it at its last colon.
     if ":" not in text or (text.startswith("[") and text.endswith("]")):
         return _bare(text), ""
@@ -201,6 +223,15 @@ def _host_and_port(text: str, name: str) -> tuple[str, str]:
     if not port:
         raise UsageError(f"{name}: {text!r} ends before the port", hint="give HOST:PORT, or HOST alone")
     return _bare(host), port
+
+
+def _is_ipv6(text: str) -> bool:
+    """Whether it looks like one, which may end in an IPv4 address, or `%` and its interface's name."""
+    *groups, last = text.partition("%")[0].split(":")
+    groups += ["0", "0"] if "." in last else [last]
+    digits = set("0123456789abcdefABCDEF")
+    is_whole = len(groups) == 8 or (len(groups) <= 9 and "::" in text)
+    return is_whole and all(len(group) <= 4 and set(group) <= digits for group in groups)
 
 
 def _bare(host: str) -> str:

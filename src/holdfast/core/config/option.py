@@ -95,7 +95,7 @@ TEXTS: Kind[tuple[str, ...]] = Kind("list", lambda text, name: grammar.comma_lis
 PATH: Kind[str | None] = Kind("text", text_or_none, "FILE", path=True)
 SWITCH: Kind[bool] = Kind("switch", grammar.switch, nothing=False)
 SECONDS: Kind[float] = Kind("number", grammar.seconds, "S")
-SOME_SECONDS: Kind[float] = Kind("number", lambda text, name: grammar.seconds(text, name, zero=False), "S")
+SOME_SECONDS: Kind[float] = Kind("number", grammar.some_seconds, "S")
 """More than none."""
 
 

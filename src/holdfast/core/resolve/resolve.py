@@ -26,6 +26,9 @@ from holdfast.core.resolve.resolve_rendezvous import choose_rendezvous
 
 MOST_WORKERS = 10_000  # On one node. More is a slip of the finger, and would take minutes to fail.
 
+LAUNCHERS_OWN = ("nproc_per_node", "nnodes", "max_restarts", "rdzv_backend", "rdzv_endpoint")
+"""Flags that hardly any script has."""
+
 SCHEDULED = ("SLURM_JOB_ID", "JOB_COMPLETION_INDEX", "KUBERNETES_SERVICE_HOST")
 """One of these is there when a scheduler that we know has started us."""
 
@@ -123,8 +126,18 @@ def _entry_point(draft: Draft) -> None:
         draft.keep("use_env", draft.on("use_env"))
         if draft.on("no_python") and not draft.on("use_env"):
             raise UsageError("--no-python: only Python scripts are given --local-rank", hint="add --use-env")
+    _look_for_late_flags(draft)
     python = draft.environ.get("PYTHON_EXEC")
     draft.put("python", python or draft.host.python, "PYTHON_EXEC" if python else "derived: this interpreter")
+
+
+def _look_for_late_flags(draft: Draft) -> None:
+    """Who writes a launcher's flag behind the script gives it to the script."""
+    script = draft.fields["training_script"]
+    for word in draft.fields["training_script_args"] if script.endswith(".py") else ():
+        dest = word.partition("=")[0].removeprefix("--").replace("-", "_")
+        if word.startswith("--") and dest in LAUNCHERS_OWN and not draft.given(dest):
+            draft.warn(f"{word} stands behind the script, and so is the script's own: write it before {script}")
 
 
 def _warm_spares(draft: Draft) -> None:
@@ -141,7 +154,8 @@ def _warm_spares(draft: Draft) -> None:
             return draft.put("warm_spares", 0, "derived: the job does not restart")
         return draft.keep("warm_spares", None)
     if text != "off" and not text.isdigit():
-        raise UsageError(f"{name}: {text!r} is neither a number, nor auto, nor off")
+        hint = "give auto, off, or how many, such as 2"
+        raise UsageError(f"{name}: {text!r} is neither a number, nor auto, nor off", hint=hint)
     return draft.keep("warm_spares", 0 if text == "off" else grammar.whole(text, name, at_least=0, at_most=MOST_WORKERS))
 
 
@@ -212,6 +226,8 @@ def _tls(draft: Draft) -> None:
 
 
 def _log_level(draft: Draft) -> None:
+    if draft.origin("quiet") == "--quiet" and draft.origin("verbose") == "--verbose":
+        raise UsageError("--quiet and --verbose exclude one another", hint="leave one of them out")
     for dest, level in (("quiet", "ERROR"), ("verbose", "INFO")):
         if draft.on(dest):
             return draft.put("log_level", level, draft.origin(dest))

@@ -100,7 +100,8 @@ def read_file(draft: Draft) -> None:
     except OSError as error:
         if missing_is_fine and isinstance(error, FileNotFoundError):
             return
-        hint = "--ft-ignore-missing-cfg goes on without it" if isinstance(error, FileNotFoundError) else ""
+        is_missing = isinstance(error, FileNotFoundError)
+        hint = "--ft-ignore-missing-cfg goes on without it" if is_missing else "name a YAML file that this user may read"
         raise UsageError(f"{draft.name('ft_cfg_path')}: {path} cannot be read: {error.strerror}", hint=hint) from error
     found = section(document)
     if found is None:

@@ -130,7 +130,7 @@ def _memory(draft: Draft) -> None:
         draft.put("master_addr", host, draft.origin("rdzv_endpoint"))
         draft.put("master_port", port or None, draft.origin("rdzv_endpoint"))
     elif port is not None:
-        draft.keep("master_addr", draft.text("master_addr").strip("[]"))
+        draft.keep("master_addr", grammar.host(draft.text("master_addr"), draft.name("master_addr")) or LOCAL)
         draft.keep("master_port", port or None)
     if draft.fields["node_rank"] > 0:
         draft.warn(f"{draft.name('node_rank')} {draft.fields['node_rank']} is ignored: the job has one node (see --nnodes)")
@@ -153,7 +153,11 @@ def _static(draft: Draft) -> None:
         origins = "rdzv_endpoint", "rdzv_endpoint"
     else:
         given = draft.values["master_port"]
-        host, port = draft.text("master_addr").strip("[]"), MASTER_PORT if given is None else given
+        host = grammar.host(draft.text("master_addr"), draft.name("master_addr")) or ""
+        if not host:
+            hint = "if it was $SOMETHING, that variable is empty"
+            raise UsageError(f"{draft.name('master_addr')}: where is the node of rank 0?", hint=hint)
+        port = MASTER_PORT if given is None else given
         origins = "master_addr", "master_port"
         if not draft.given("master_addr"):
             _warn_of_loopback(draft, host, port)

@@ -7,12 +7,12 @@ only. Loaded only where TLS is configured: `ssl` costs more to import than the r
 
 from __future__ import annotations
 
-import os
 import ssl
 from collections.abc import Callable
 from typing import Any
 
 from holdfast.core.errors import ProtocolError, UsageError
+from holdfast.runtime.readable import readable
 
 ALERTS = {
     "UNKNOWN_CA": "its CA did not sign ours (--tls-ca there, --tls-cert here)",
@@ -43,7 +43,7 @@ def check_https(cert: str, key: str | None) -> None:
 
 
 def _load(context: ssl.SSLContext, cert: str, key: str | None, ca: str) -> None:
-    _readable("--tls-ca", ca)
+    readable(ca, "--tls-ca")
     try:
         context.load_verify_locations(cafile=ca)
     except (ssl.SSLError, OSError) as error:
@@ -58,9 +58,9 @@ def _show(context: ssl.SSLContext, cert: str, key: str | None, flags: str) -> No
         hint = "give one that is not"
         raise UsageError(f"{flags}-key: the key is encrypted: give one without a password", hint=hint)
 
-    _readable(f"{flags}-cert", cert)
+    readable(cert, f"{flags}-cert")
     if key is not None:
-        _readable(f"{flags}-key", key)
+        readable(key, f"{flags}-key")
     try:
         context.load_cert_chain(cert, key, password=no_password)
     except (ssl.SSLError, OSError) as error:
@@ -68,12 +68,6 @@ def _show(context: ssl.SSLContext, cert: str, key: str | None, flags: str) -> No
         raise UsageError(
             f"{flags}-cert: {where} cannot be used together: {_words(error)}", hint="a PEM certificate and its own private key"
         ) from error
-
-
-def _readable(flag: str, path: str) -> None:
-    if not os.access(path, os.R_OK):
-        what = "cannot be read" if os.path.exists(path) else "does not exist"
-        raise UsageError(f"{flag}: {path} {what}")
 
 
 class Tunnel:

@@ -152,7 +152,7 @@ def _start_error(program: str, error: OSError) -> StartError:
     elif error.errno in (errno.EMFILE, errno.ENFILE):
         what, hint = "out of file descriptors", "raise the limit (ulimit -n 4096)"
     elif error.errno == errno.ENOEXEC:
-        what = "not a program that this machine can run (exec format error)"
+        what = "not a program that this machine can run (Exec format error)"
         hint = "a script needs a first line such as #!/bin/sh; a binary must be built for this architecture"
     return StartError(f"cannot start {program!r}: {what}", hint=hint)
 

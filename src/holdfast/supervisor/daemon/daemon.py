@@ -22,7 +22,7 @@ from holdfast.agent.control.control_client import ask
 from holdfast.agent.control.control_socket import ControlSocket, Request
 from holdfast.agent.logs.nonblocking_writer import Stderr
 from holdfast.core.config.grammar import shown_endpoint
-from holdfast.core.errors import HoldfastError, ProtocolError
+from holdfast.core.errors import HoldfastError, ProtocolError, UsageError
 from holdfast.core.job.failure import signal_name
 from holdfast.core.machine import Action, Observation, Say, Signalled, Tick
 from holdfast.core.value import replace
@@ -81,7 +81,11 @@ class Daemon:
         """`users`: whose ranks are heard beside our user's and root's; None: everybody's."""
         self.host = Host(self.say)
         self.home, self.since_unix = home, self.host.unix()
-        make_home(home)
+        try:
+            make_home(home)
+        except OSError as error:
+            hint = "name a folder that this user may write to"
+            raise UsageError(f"--state-dir: {home} cannot be used: {error.strerror}", hint=hint) from error
         self._lock_fd = _claim(os.path.join(home, "daemon.lock"))
         try:
             self.journal = Journal(os.path.join(home, "daemon.jsonl"))

@@ -60,7 +60,8 @@ class Webhook:
     def __init__(self, url: str, secret: bytes = b"", source: str = "", unix: Callable[[], float] = time.time) -> None:
         """UsageError: it is no http or https URL."""
         if (parts := http_parts(url)) is None:
-            raise UsageError(f"--webhook: {url!r} is not http://host/path or https://host/path")
+            hint = "give the whole address, as the receiver shows it"
+            raise UsageError(f"--webhook: {url!r} is not http://host/path or https://host/path", hint=hint)
         self.url, self.secret, self.source, self.unix = url, secret, source, unix
         self._parts = parts
         self.name = f"{parts.scheme}://{parts.hostname}/…"

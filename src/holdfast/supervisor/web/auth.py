@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.runtime.net.addresses import is_loopback
 from holdfast.runtime.peer_user import is_ours
+from holdfast.runtime.readable import CHECK_FILE
 
 READ, OPERATE = "read", "operate"
 ROLES = (READ, OPERATE)
@@ -44,7 +45,7 @@ def tokens(path: str | None) -> dict[str, str]:
         with open(path, encoding="utf-8", errors="replace") as file:
             lines = [line.split() for line in file if line.strip() and not line.startswith("#")]
     except OSError as error:
-        raise UsageError(f"--http-token-file: {path} cannot be read: {error.strerror}") from error
+        raise UsageError(f"--http-token-file: {path} cannot be read: {error.strerror}", hint=CHECK_FILE) from error
     hint = "give lines `read TOKEN` and `operate TOKEN`; `holdfast token` makes tokens"
     found: dict[str, str] = {}
     for words in lines:
