@@ -4,6 +4,7 @@
 #   make test-all       lint, and every test there is: some twenty
 #   make test-changed   what the change since the last commit can break, the nearest first, for a minute
 #   make demo           lose a rank and a node, and finish all the same
+#   make recording      record make demo → docs/demo.svg, which README shows
 #   make lint           ruff and mypy --strict
 #   make coverage       make test, and how many lines of ours it runs
 #   make flaky          tests again and again, every other time on a busy machine: FILE=tests/e2e/test_tee.py N=20
@@ -45,7 +46,7 @@ PARALLEL = -n $(AT_ONCE) --dist loadgroup --no-loadscope-reorder
 PYTEST   = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest $(PARALLEL) --durations 10
 
 .NOTPARALLEL:
-.PHONY: wheels release test test-all test-changed lint ready coverage flaky mutations house diagnosis reference chaos sim demo example-etcd bench fuzz clean torch nvrx google frameworks
+.PHONY: wheels release test test-all test-changed lint ready coverage flaky mutations house diagnosis reference chaos sim demo recording example-etcd bench fuzz clean torch nvrx google frameworks
 .PHONY: promtool system compiled
 .DEFAULT_GOAL = test
 
@@ -109,6 +110,9 @@ chaos: $(VENV)/.dev torch system compiled
 
 demo: $(VENV)/.core torch
 	@$(BIN)/python examples/demo.py $(ARGS)
+
+recording: $(VENV)/.dev torch
+	@$(BIN)/python tests/tools/record_demo.py
 
 example-etcd: $(VENV)/.dev torch
 	@$(BIN)/python examples/multi_container/without_docker.py

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from kit import ROOT
+from tools.record_demo import lines_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -27,13 +30,35 @@ def check(demo: subprocess.CompletedProcess[str]) -> None:
 
 
 def test_the_demo_survives_a_rank_and_a_node_without_any_framework(tmp_path: Path) -> None:
-    check(run_demo("--plain", "--step-s", "0.05", tmp_path=tmp_path))
+    """And docs/demo.svg shows what it prints, whatever the times, ports and names."""
+    demo = run_demo("--plain", "--step-s", "0.05", tmp_path=tmp_path)
+    check(demo)
     assert not list(tmp_path.iterdir()), "it clears away what it made"
+    shown, printed = lines_of((ROOT / "docs" / "demo.svg").read_text()), demo.stdout.splitlines()
+    assert told(shown) == told(printed), "record it anew: make recording"
+    always = {"# ranks, starting at step #", "step # loss #", "finished: final loss #"}
+    assert always <= said_by_nodes(shown) & said_by_nodes(printed)  # the rest depends on who notices a death first
 
 
 @pytest.mark.torch
 def test_the_demo_survives_a_rank_and_a_node_with_pytorch(tmp_path: Path) -> None:
     check(run_demo("--step-s", "0.05", tmp_path=tmp_path))
+
+
+def shape(line: str) -> str:
+    line = re.sub(r"\S*holdfast-demo-\w+", "FOLDER", line).replace("train_plain.py", "train.py")
+    return re.sub(r"\d+(?:\.\d+)?", "#", line).strip()
+
+
+def told(lines: list[str]) -> list[str]:
+    """What the demo itself says, without the report."""
+    own = [shape(line) for line in lines if line.startswith("  ") and "│" not in line]
+    report = own.index("#. What happened, from Holdfast's own record: holdfast report")
+    return [line for line in (*own[: report + 1], own[-1]) if line]
+
+
+def said_by_nodes(lines: list[str]) -> set[str]:
+    return {shape(line.partition("│ ")[2]) for line in lines if "│" in line}
 
 
 def test_the_smallest_example_names_every_rank(holdfast) -> None:

@@ -52,7 +52,6 @@ PORTS = ("29400", "29800")
 LISTENERS = ("/proc/net/tcp", "/proc/net/tcp6")
 
 NOT_RUN: dict[tuple[str, str], str] = {
-    ("README.md", "make demo"): "tests/e2e/test_demo.py runs it",
     ("README.md", "pip install"): "needs a package index; tests/e2e/test_wheel.py installs the wheel",
     ("docs/how-to/from-torchrun.md", "holdfast run --nnodes 2"): "needs two hosts",
     ("docs/how-to/diagnose.md", "HOLDFAST_ASK_KEY"): "needs a model; tests/e2e/test_second_opinion.py has a server",
