@@ -9,6 +9,7 @@
 #   make coverage       make test, and how many lines of ours it runs
 #   make flaky          tests again and again, every other time on a busy machine: FILE=tests/e2e/test_tee.py N=20
 #   make house          how heavy is the source? Circles of imports, long functions, crowded folders
+#   make docs           docs/ as a site with search, in site/
 #   make wheels         Holdfast's wheels, with those of distributions/, in dist
 #   make release        dist: wheels and source archives, built twice and compared; needs by hash; a bill of materials; one job
 #   make reference      write the pages and drawings of docs/ that are made from the code
@@ -31,6 +32,8 @@ VENV   ?= .venv
 TORCH  ?= torch==2.13.0
 # NVRx is what holdfast.fault_tolerance is compared with. Without what it names as its needs: they would pull in another PyTorch.
 NVRX   ?= nvidia-resiliency-ext==0.4.1 defusedxml nvidia-ml-py psutil packaging
+# What builds the site of the documentation.
+SITE   ?= mkdocs-material==9.8.2 mkdocstrings-python==2.0.11
 GOOGLE ?= google-cloud-resiliency-supervisor==1.0.5
 # Google's goodput calculator, without its clients of a cloud, which are never asked.
 GOODPUT ?= ml-goodput-measurement==0.2.3 numpy scipy requests urllib3 certifi idna charset-normalizer
@@ -46,7 +49,7 @@ PARALLEL = -n $(AT_ONCE) --dist loadgroup --no-loadscope-reorder
 PYTEST   = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest $(PARALLEL) --durations 10
 
 .NOTPARALLEL:
-.PHONY: wheels release test test-all test-changed lint ready coverage flaky mutations house diagnosis reference chaos sim demo recording example-etcd bench fuzz clean torch nvrx google frameworks
+.PHONY: wheels release test test-all test-changed lint ready coverage flaky mutations house diagnosis reference chaos sim docs demo recording example-etcd bench fuzz clean torch nvrx google frameworks mkdocs
 .PHONY: promtool system compiled
 .DEFAULT_GOAL = test
 
@@ -54,7 +57,7 @@ test: $(VENV)/.dev torch promtool system compiled ready
 	@echo "testing, $(AT_ONCE) at a time: what proves every promise (make test-all: everything)"
 	@$(PYTEST) --everyday $(ARGS)
 
-test-all: $(VENV)/.dev torch nvrx google frameworks promtool system compiled ready
+test-all: $(VENV)/.dev torch nvrx google frameworks mkdocs promtool system compiled ready
 	@echo "testing, $(AT_ONCE) at a time: everything"
 	@$(PYTEST) $(ARGS)
 
@@ -83,6 +86,10 @@ diagnosis: $(VENV)/.dev
 
 reference: $(VENV)/.dev
 	@$(BIN)/python tests/tools/write_reference.py
+
+docs: mkdocs
+	@test -e $(VENV)/site/.done && NO_MKDOCS_2_WARNING=1 $(VENV)/site/bin/mkdocs build --quiet \
+	    && echo "wrote site/; its search needs a server: $(PYTHON) -m http.server --directory site"
 
 wheels: $(VENV)/.core
 	@$(PIP) wheel --no-deps --wheel-dir dist . $(wildcard distributions/*)
@@ -126,7 +133,7 @@ fuzz: $(VENV)/.core
 	@$(BIN)/python tests/security/fuzz_decoder.py $(FUZZ_S)
 
 clean:
-	rm -rf $(VENV) build dist bench-results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site bench-results .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps are files inside the environment: they go when it goes, and are remade when pyproject.toml is newer.
@@ -167,6 +174,12 @@ google: $(VENV)/.dev
 	    2>/dev/null || { rm -rf $(VENV)/google; echo "Google's supervisor is not in reach: its side is skipped"; }
 	@test -e $(VENV)/goodput/.done || { $(PIP) install --no-deps --target $(VENV)/goodput $(GOODPUT) 2>/dev/null \
 	    && touch $(VENV)/goodput/.done; } || { rm -rf $(VENV)/goodput; echo "Google's goodput library is not in reach"; }
+
+# What builds the site of the documentation, in an environment of its own.
+mkdocs: $(VENV)/.core
+	@test -e $(VENV)/site/.done || { echo "installing MkDocs"; $(PYTHON) -m venv $(VENV)/site \
+	    && $(VENV)/site/bin/python -m pip --disable-pip-version-check --quiet install $(SITE) && touch $(VENV)/site/.done; } \
+	    2>/dev/null || { rm -rf $(VENV)/site; echo "MkDocs is not in reach: the site cannot be built"; }
 
 # As pip does for a user; an editable install leaves it out, and where PYTHONDONTWRITEBYTECODE is set each start would compile anew.
 compiled: $(VENV)/.core

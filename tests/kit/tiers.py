@@ -169,13 +169,14 @@ THOROUGH = {
         e2e/test_kubernetes_orchestrator.py
         e2e/test_jobset_in_place.py
         """,
-    "what is tested elsewhere in parts: benchmarks, mutations, the demo with torch, a release in an empty environment": """
+    "what is tested elsewhere in parts: benchmarks, mutations, the demo with torch, a release in an empty place, the site": """
         e2e/test_benchmarks.py::test_every_benchmark_gives_its_rows
         e2e/test_demo.py::test_the_demo_survives_a_rank_and_a_node_with_pytorch
         e2e/test_developer_tools.py::test_tests_that_share_what_is_costly_go_to_one_worker_of_pytest
         e2e/test_developer_tools.py::test_a_mutation_is_found_by_a_test_or_survives_and_is_judged_once
         e2e/test_wheel.py
         e2e/test_release.py
+        e2e/test_site.py
         e2e/test_etcd.py::test_the_example_without_docker_forms_one_process_group
         """,
 }  # fmt: skip
