@@ -226,7 +226,10 @@ SLIPS = slips()
 
 PLAYER = """
 import json, os, select, signal, sys, tempfile
-from holdfast.cli.main import main
+from holdfast.cli.main import commands, main
+
+commands()  # loads them
+import holdfast.cli.run.run
 
 def played(words, variables):
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -234,7 +237,9 @@ def played(words, variables):
             os.dup2(out.fileno(), 1)
             os.dup2(err.fileno(), 2)
             os.environ.update(variables)
-            sys.exit(main(words))
+            code = main(words)
+            sys.stdout.flush()
+            os._exit(code)
         if not select.select([os.pidfd_open(pid)], [], [], 20)[0]:
             os.kill(pid, signal.SIGTERM)  # it has started after all
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
