@@ -18,6 +18,8 @@ from holdfast.core.wire.fleet import Deed, JobKept
 from holdfast.supervisor.fleet.messages import Keep
 from holdfast.supervisor.store import SqliteStore
 from holdfast.supervisor.web import openapi
+from holdfast.telemetry.record.reader import read
+from holdfast.telemetry.report.timeline import timeline
 
 # Not loaded here: a tenth of a second for each worker of pytest that collects this file.
 pytestmark = [
@@ -175,6 +177,47 @@ def test_every_route_tells_of_a_job_and_has_the_shape_that_it_says(fleet, web):
     again = json.loads(fleet.holdfast.run("report", JOB, "--goodput", "--json").stdout)  # from the files, in another process
     live = web.job()["goodput"]
     assert (live["seconds"], live["goodput"], live["published"]) == (again["worker_s"], again["goodput"], again["published"])
+
+
+def test_restarts_are_counted_and_timed_and_outlive_the_supervisor(fleet, web_port, script):
+    web = opened(fleet, web_port)
+    steps = script(STEPS, "steps.py")
+    where = ("--supervisor", fleet.where, "--node-name", "a", "--rdzv-id", JOB, "--max-restarts", "1")
+    agent = fleet.holdfast.start("run", *where, steps, fleet.job.folder)
+    ranks = lambda: [
+        rank for node in web.get("/api/fleet", "FleetShown")["nodes"] for here in node["jobs"] for rank in here["ranks"]
+    ]
+    (rank,) = fleet.wait_until(lambda: [rank for rank in ranks() if rank["step"] == 2])
+    fleet.wait_until(lambda: len(fleet.holdfast.events("RanksBegun")) == 1)
+    os.kill(rank["pid"], signal.SIGKILL)
+
+    def hours() -> Any:
+        return [hour for hour in web.get("/api/history", "History")["hours"] if hour["train"]["counts"]]
+
+    def series() -> list[str]:
+        found = (
+            'holdfast_incidents_total{cause="signal"}',
+            "holdfast_detect_seconds_count",
+            "holdfast_train_again_seconds_sum",
+        )
+        return [line for line in web.client.get("/metrics").text.splitlines() if line.startswith(found)]
+
+    (hour,) = fleet.wait_until(hours)
+    assert hour["incidents"] == {"signal": 1} and sum(hour["train"]["counts"]) == 1
+    (path,) = fleet.holdfast.jobs()
+    (measured,) = timeline(JOB, read(str(path))).restarts
+    again_s = measured.phases["again"] or 0.0
+    assert hour["train"]["sum_s"] == pytest.approx(measured.total_s - again_s, abs=1e-5), "as the job's own report has it"
+    assert hour["detect"]["sum_s"] == pytest.approx(measured.phases["detect"], abs=1e-5)
+    told = series()
+    assert told[:2] == ['holdfast_incidents_total{cause="signal"} 1.0', "holdfast_detect_seconds_count 1.0"] and len(told) == 3
+    assert 0 < next(job["trained"] for job in web.get("/api/fleet", "FleetShown")["jobs"]) < 1
+    fleet.kill()
+    web = opened(fleet, web_port)
+    fleet.wait_until(lambda: web.states() == {"a": "fit"})
+    assert (hours(), series()) == ([hour], told)
+    fleet.job.finish()
+    assert ended([agent]) == [0]
 
 
 def test_the_stream_tells_of_a_drain_while_it_happens(fleet, web):

@@ -19,7 +19,7 @@ from holdfast.supervisor.metrics import METRICS
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "holdfast.rules.yaml"
-EXPORTED = {metric.exported: {*metric.labels} for metric in METRICS}
+EXPORTED = {name: {*metric.labels} | ({"le"} if metric.histogram else set()) for metric in METRICS for name in metric.exported}
 OF_PROMETHEUS = {"instance", "job"}
 
 

@@ -42,16 +42,19 @@ def a_job() -> dict[str, Any]:
     jobs = [{"job": "train", "round": 2, "state": "running", "ranks": ranks}]
     nodes = [node("a", jobs=jobs, devices=devices, reported_at_unix=990.0), node("b", "spare", linked=False)]
     job = {"name": "train", "state": "running", "round": 2, "attempt": 1, "least": 1, "nodes": ["a"], "spares": ["b"]}
-    return fleet(nodes=nodes, jobs=[job], swaps=[{"id": "1", "step": "drain"}])
+    numbers = {"incidents": {"signal": 2, "a new word": 1}, "detect": {"counts": [1, 0, 2] + 9 * [0], "sum_s": 1.5}}
+    some = {"swaps": [{"id": "1", "step": "drain"}], "numbers": numbers, "goodput": 0.9}
+    return fleet(nodes=nodes, jobs=[job | {"trained": 0.75}], **some)
 
 
 def test_every_metric_of_the_list_is_told_and_no_other():
     families = {family.name for family in metrics.families(a_job())}
     assert families == set(metrics.BY_NAME)
     samples = {name for name, *_ in told(a_job())}
-    silent = {metric.exported for metric in metrics.METRICS} - samples
+    exported = {name for metric in metrics.METRICS for name in metric.exported}
+    silent = exported - samples
     assert not silent, f"listed in METRICS, but `_samples` yields none of it, or `a_job` here has nothing to tell: {silent}"
-    assert samples <= {metric.exported for metric in metrics.METRICS}
+    assert samples <= exported
 
 
 def test_nodes_jobs_and_the_worst_of_a_job_s_ranks():
@@ -65,6 +68,16 @@ def test_nodes_jobs_and_the_worst_of_a_job_s_ranks():
     assert seen["holdfast_job_step_seconds_longest", "train"] == 2.5
     assert seen["holdfast_job_heartbeat_age_seconds_longest", "train"] == 9.0
     assert seen["holdfast_swaps", "drain"] == 1 and seen["holdfast_supervisor_generation",] == 3
+
+
+def test_times_are_histograms_and_incidents_counted_by_cause():
+    seen = told(a_job())
+    assert seen["holdfast_incidents_total", "signal"] == 2 and seen["holdfast_incidents_total", "hung"] == 0
+    buckets = [seen["holdfast_detect_seconds_bucket", bound] for bound in ("0.01", "0.1", "1.0", "+Inf")]
+    assert buckets == [1, 1, 3, 3] and seen["holdfast_detect_seconds_count",] == 3
+    assert seen["holdfast_detect_seconds_sum",] == 1.5
+    assert seen["holdfast_train_again_seconds_count",] == 0, "before the first there is no increase to be seen"
+    assert seen["holdfast_job_goodput", "train"] == 0.75 and seen["holdfast_goodput",] == 0.9
 
 
 def test_whatever_a_reporter_says_the_text_stays_text():

@@ -28,6 +28,7 @@ from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 from holdfast import __version__
 from holdfast.core.job.failure import describe
 from holdfast.core.job.report import Outcome
+from holdfast.core.wire.fleet import BOUNDS_S
 from holdfast.supervisor.metrics import BY_NAME, families
 from holdfast.supervisor.notify.delivery_queue import Notification
 from holdfast.supervisor.notify.round_events import Rounds, RoundSeen, life_at
@@ -111,12 +112,16 @@ class Otlp:
         at_ns = _ns(self.unix())
         metrics = []
         for family in families(fleet):
+            if field := BY_NAME[family.name].histogram:
+                data: Any = sdk.Histogram([_durations(fleet, field, at_ns)], sdk.AggregationTemporality.CUMULATIVE)
+                metrics.append(sdk.Metric(name=family.name, description=family.documentation, unit="", data=data))
+                continue
             points = [
                 sdk.NumberDataPoint(attributes=sample.labels, start_time_unix_nano=0, time_unix_nano=at_ns, value=sample.value)
                 for sample in family.samples
             ]
             if BY_NAME[family.name].is_counter:
-                data: Any = sdk.Sum(points, sdk.AggregationTemporality.CUMULATIVE, is_monotonic=True)
+                data = sdk.Sum(points, sdk.AggregationTemporality.CUMULATIVE, is_monotonic=True)
             else:
                 data = sdk.Gauge(points)
             metrics.append(sdk.Metric(name=family.name, description=family.documentation, unit="", data=data))
@@ -227,6 +232,24 @@ class Otlp:
 
 def _id(words: tuple[str, ...], length: int) -> int:
     return int.from_bytes(hashlib.sha256("\0".join(words).encode(errors="replace")).digest()[:length], "big") or 1
+
+
+def _durations(fleet: dict[str, Any], field: str, at_ns: int) -> sdk.HistogramDataPoint:
+    """One of the fleet's histograms; the shortest and the longest are not known."""
+    told = (fleet.get("numbers") or {}).get(field) or {}
+    counts = told.get("counts") or [0] * (len(BOUNDS_S) + 1)
+    unknown: Any = None
+    return sdk.HistogramDataPoint(
+        attributes={},
+        start_time_unix_nano=0,
+        time_unix_nano=at_ns,
+        count=sum(counts),
+        sum=told.get("sum_s") or 0.0,
+        bucket_counts=counts,
+        explicit_bounds=BOUNDS_S,
+        min=unknown,
+        max=unknown,
+    )
 
 
 def _ns(at_unix: float) -> int:

@@ -1,21 +1,23 @@
 """What does the supervisor look like to Prometheus? Text made of what /api/fleet tells; `METRICS` lists all metrics.
 
 Each node and each job has its series, and no rank: of a job's ranks the worst is told. So there are at most `NODES` x 4 +
-`JOBS` x 15 series and some hundred more; beyond, the healthy are left out first, and `holdfast_left_out` counts them. Names
+`JOBS` x 16 series and some hundred more; beyond, the healthy are left out first, and `holdfast_left_out` counts them. Names
 from reporters are cut, and shown without control characters, before they become labels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
-from prometheus_client.core import CollectorRegistry, CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CollectorRegistry, CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import generate_latest
 
-from holdfast.core.wire.fleet import Act, NodeState, ReporterState, SwapStep, TroubleKind
+from holdfast.core.wire.fleet import BOUNDS_S, Act, NodeState, ReporterState, SwapStep, TroubleKind
 from holdfast.supervisor.fleet.action_log import Result
+from holdfast.supervisor.fleet.numbers import CAUSES
 from holdfast.supervisor.web.view import SILENT, WAITING
 from holdfast.telemetry.report.safe_text import one_line
 
@@ -48,17 +50,32 @@ class Metric(NamedTuple):
     """What it is, with its unit."""
     labels: tuple[str, ...] = ()
     is_counter: bool = False
+    histogram: str = ""
+    """The field of `Hour` that it shows. Empty: it is no histogram."""
 
     @property
-    def exported(self) -> str:
-        """Its name in the text."""
-        return f"{self.name}_total" if self.is_counter else self.name
+    def kind(self) -> str:
+        """As Prometheus calls it."""
+        return "histogram" if self.histogram else "counter" if self.is_counter else "gauge"
+
+    @property
+    def exported(self) -> tuple[str, ...]:
+        """Its names in the text."""
+        if self.histogram:
+            return tuple(f"{self.name}_{series}" for series in ("bucket", "sum", "count"))
+        return (f"{self.name}_total",) if self.is_counter else (self.name,)
 
 
 JOB = ("job_name",)
 NODE_INFO = "1; the node's state, who set it (by), and its network domain (domain)"
 OLDEST_BEAT = "Age of the oldest heartbeat of its ranks, at the last report of their nodes"
 BEGUN = "Decisions since the first start of the supervisor, by act and trouble"
+GOODPUT = "Part of the job's time, on all the nodes that it had in this run, in which it trained: 0 to 1"
+GOODPUT_OF_ALL = "The same of all jobs in the last 24 hours"
+INCIDENTS = "Rounds of jobs that something ended since the first start of the supervisor, by the first cause that was heard"
+DETECT = "From a trouble (a death, the last sign of life of a rank that hangs or of a lost node) until it was seen"
+ACT = "From then until the ranks of the next round ran"
+TRAIN = "From a trouble until each rank had made a step again"
 ENDED = "Decisions by result: done, in_vain, or unknown (the supervisor restarted before the result)"
 
 METRICS = (
@@ -83,6 +100,12 @@ METRICS = (
     Metric("holdfast_job_step_highest", "Step of the rank that is furthest ahead", JOB),
     Metric("holdfast_job_step_seconds_longest", "Duration of the last step of the slowest rank", JOB),
     Metric("holdfast_job_heartbeat_age_seconds_longest", OLDEST_BEAT, JOB),
+    Metric("holdfast_job_goodput", GOODPUT, JOB),
+    Metric("holdfast_goodput", GOODPUT_OF_ALL),
+    Metric("holdfast_incidents", INCIDENTS, ("cause",), is_counter=True),
+    Metric("holdfast_detect_seconds", DETECT, histogram="detect"),
+    Metric("holdfast_act_seconds", ACT, histogram="act"),
+    Metric("holdfast_train_again_seconds", TRAIN, histogram="train"),
     Metric("holdfast_swaps", "Nodes that are being taken out now, by step", ("step",)),
     Metric("holdfast_deeds", BEGUN, ("act", "trouble"), is_counter=True),
     Metric("holdfast_deeds_ended", ENDED, ("act", "result"), is_counter=True),
@@ -106,6 +129,9 @@ def families(fleet: Mapping[str, Any]) -> Iterator[Family]:
         # Of two whose names look alike once they are cut the first counts: Prometheus takes no text with a series twice.
         samples[name].setdefault(tuple(_label(label) for label in labels), value)
     for metric in METRICS:
+        if metric.histogram:
+            yield _histogram(metric, (fleet.get("numbers") or {}).get(metric.histogram) or {})
+            continue
         kind = CounterMetricFamily if metric.is_counter else GaugeMetricFamily
         family = kind(metric.name, metric.help, labels=metric.labels)
         for labels, value in samples[metric.name].items():
@@ -145,6 +171,8 @@ def _samples(fleet: Mapping[str, Any]) -> Iterator[Sample]:
         yield from _of_job(job, ranks.get(str(job.get("name")), []))
     yield from _counted("holdfast_swaps", (), (swap.get("step") for swap in fleet.get("swaps") or ()), STEPS)
     yield from _of_deeds(fleet)
+    yield from _known("holdfast_goodput", (), fleet.get("goodput"))
+    yield from _of_incidents((fleet.get("numbers") or {}).get("incidents") or {})
     yield "holdfast_left_out", ("nodes",), float(max(0, len(nodes) - NODES))
     yield "holdfast_left_out", ("jobs",), float(max(0, len(jobs) - JOBS))
 
@@ -166,6 +194,7 @@ def _of_job(job: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> Itera
     yield from _known("holdfast_job_round", (name,), job.get("round"))
     yield from _known("holdfast_job_attempt", (name,), job.get("attempt"))
     yield "holdfast_job_nodes", (name,), float(len(job.get("nodes") or ()))
+    yield from _known("holdfast_job_goodput", (name,), job.get("trained"))
     yield from _known("holdfast_job_nodes_least", (name,), job.get("least"))
     yield "holdfast_job_spares", (name,), float(len(job.get("spares") or ()))
     yield from _counted("holdfast_job_ranks", (name,), (rank.get("state") for rank in ranks), RANK_STATES)
@@ -194,6 +223,17 @@ def _of_deeds(fleet: Mapping[str, Any]) -> Iterator[Sample]:
     yield from (("holdfast_deeds", labels, number) for labels, number in begun.items())
     yield from (("holdfast_deeds_ended", labels, number) for labels, number in ended.items())
     yield "holdfast_deeds_open", (), sum(begun.values()) - sum(ended.values())
+
+
+def _of_incidents(counts: Mapping[str, Any]) -> Iterator[Sample]:
+    yield from (("holdfast_incidents", (cause,), float(counts.get(cause, 0))) for cause in CAUSES)
+
+
+def _histogram(metric: Metric, told: Mapping[str, Any]) -> HistogramMetricFamily:
+    """Prometheus' buckets count what is shorter, too."""
+    upto = accumulate(told.get("counts") or (0,) * (len(BOUNDS_S) + 1))
+    buckets = [(bound, float(count)) for bound, count in zip((*map(str, BOUNDS_S), "+Inf"), upto)]
+    return HistogramMetricFamily(metric.name, metric.help, buckets=buckets, sum_value=told.get("sum_s") or 0.0)
 
 
 def _ranks(nodes: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:

@@ -174,12 +174,14 @@ class Service:
                 request.reply({"node": None, "deeds": deeds, "job": name in fleet.jobs})
             case "deeds":
                 request.reply({"deeds": fleet.action_log.about(node=name, job=job)[-DEEDS:]})
+            case "history":
+                request.reply(view.history(fleet))
             case "drain" | "uncordon" | "inject" if name:
                 self._ask_fleet(request, name, job, reason)
             case "restart" | "stop" if job:
                 self._ask_fleet(request, "", job, reason)
             case _:
-                known = "fleet, nodes, why, deeds, drain, uncordon, restart, stop and inject"
+                known = "fleet, nodes, why, deeds, history, drain, uncordon, restart, stop and inject"
                 request.refuse(f"this supervisor knows no {request.ask!r}; it knows {known}")
 
     def _ask_fleet(self, request: Request, node: str, job: str, reason: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.core.machine import NEVER
 from holdfast.core.value import Value, to_plain
-from holdfast.core.wire.fleet import Deed, JobKept, NodeKept, Swap
+from holdfast.core.wire.fleet import Deed, Hour, JobKept, NodeKept, Swap
 from holdfast.runtime.net.codec import build
 from holdfast.runtime.private_files import make_folder, private
 from holdfast.supervisor.fleet.messages import Keep
@@ -46,7 +46,7 @@ class LeadLost(HoldfastError):
     """Another supervisor may act for the fleet: this one must not, until it leads anew."""
 
 
-TABLES: dict[str, type[Value]] = {"nodes": NodeKept, "jobs": JobKept, "swaps": Swap, "deeds": Deed}
+TABLES: dict[str, type[Value]] = {"nodes": NodeKept, "jobs": JobKept, "swaps": Swap, "deeds": Deed, "hours": Hour}
 
 FILE = "fleet.sqlite"
 

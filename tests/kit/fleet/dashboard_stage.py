@@ -49,7 +49,7 @@ def node(name: str, state: str = "fit", **other: Any) -> dict[str, Any]:
 def job(name: str, nodes: list[str], **other: Any) -> dict[str, Any]:
     """One that runs on these nodes."""
     usual: dict[str, Any] = {"state": "running", "round": 1, "attempt": 0, "outcome": "", "least": 1, "spares": []}
-    usual |= {"waits": "", "is_open": False, "ranks": len(nodes)}
+    usual |= {"waits": "", "is_open": False, "ranks": len(nodes), "trained": 0.97}
     return {
         "name": name,
         **usual,
@@ -78,7 +78,14 @@ def deed(id: str, node: str, job: str = "", **other: Any) -> dict[str, Any]:
 def fleet(nodes: list[Any], jobs: list[Any] = [], deeds: list[Any] = [], **other: Any) -> dict[str, Any]:  # noqa: B006
     """All of it, as /api/fleet says it."""
     usual = {"version": 1, "generation": 1, "policy": "default", "lease_s": 5.0, "at_unix": BEGAN, "swaps": [], "totals": []}
+    usual |= {"numbers": hour(0.0), "goodput": 0.97}
     return {**usual, "nodes": nodes, "jobs": jobs, "deeds": deeds, **other}
+
+
+def hour(at_unix: float, **other: Any) -> dict[str, Any]:
+    """What is remembered of one; `detect`, `act` and `train` by their counts."""
+    sums: dict[str, Any] = {"at_unix": at_unix, "incidents": {}, "trained_s": 3500.0, "lost_s": 100.0}
+    return sums | {field: {"counts": other.pop(field, []), "sum_s": 0.0} for field in ("detect", "act", "train")} | other
 
 
 class Stage:

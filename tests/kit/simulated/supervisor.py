@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from kit.simulated.hosts import Process, Scene
 
@@ -19,6 +20,7 @@ from holdfast.supervisor.fleet.machine import Fleet
 from holdfast.supervisor.fleet.messages import Call, Keep
 from holdfast.supervisor.fleet.policies.default import Default
 from holdfast.supervisor.fleet.state import Kept
+from holdfast.supervisor.store import TABLES
 
 LEASE_S = 5.0  # In which a host has to be heard.
 
@@ -30,7 +32,7 @@ class SimStore:
     """What is kept, and who may write there."""
 
     def __init__(self) -> None:
-        self.tables: dict[str, dict[str, object]] = {"nodes": {}, "jobs": {}, "swaps": {}, "deeds": {}}
+        self.tables: dict[str, dict[str, object]] = {table: {} for table in TABLES}
         self.generation = 0
         self.leader: SimSupervisor | None = None
         self.until = 0.0  # When the leader's lease ends, in true time.
@@ -78,8 +80,8 @@ class SimStore:
 
     def kept(self) -> Kept:
         """All of it."""
-        nodes, jobs, swaps, deeds = (tuple(self.tables[name].values()) for name in ("nodes", "jobs", "swaps", "deeds"))
-        return Kept(nodes=nodes, jobs=jobs, swaps=swaps, deeds=deeds)  # type: ignore[arg-type]
+        tables: dict[str, Any] = {name: tuple(table.values()) for name, table in self.tables.items()}
+        return Kept(**tables)
 
 
 class SimSupervisor(Process):

@@ -27,6 +27,7 @@ def page() -> str:
         ("`act`", metrics.ACTS),
         ("`trouble`", metrics.TROUBLES),
         ("`result`", metrics.RESULTS),
+        ("`cause`", metrics.CAUSES),
     ]
     lines = ["## Labels\n", "| label | values |", "|---|---|"]
     lines += [f"| {label} | {', '.join(known)} |" for label, known in words]
@@ -35,7 +36,8 @@ def page() -> str:
 
 def _row(metric: metrics.Metric) -> str:
     labels = ", ".join(f"`{label}`" for label in metric.labels)
-    return f"| `{metric.exported}` | {'counter' if metric.is_counter else 'gauge'} | {labels or '–'} | {metric.help} |"
+    name = metric.name if metric.histogram else metric.exported[0]
+    return f"| `{name}` | {metric.kind} | {labels or '–'} | {metric.help} |"
 
 
 TAIL = f"""
@@ -44,7 +46,7 @@ characters and cuts names to {metrics.LABEL} characters. The label is `job_name`
 
 ## How many series
 
-At most {metrics.NODES:,} nodes and {metrics.JOBS} jobs have their own series: 4 per node and 15 per job, plus about one hundred
+At most {metrics.NODES:,} nodes and {metrics.JOBS} jobs have their own series: 4 per node and 16 per job, plus about one hundred
 others. Nodes that are neither fit nor spare, and running jobs, come first. `holdfast_left_out` counts those without series.
 Ranks have no series: the job's series show its worst rank, and `holdfast top JOB` shows each rank.
 """

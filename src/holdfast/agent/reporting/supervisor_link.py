@@ -15,6 +15,7 @@ from holdfast.agent.component import Component
 from holdfast.agent.control.control_handler import ControlHandler
 from holdfast.agent.control.control_socket import Request
 from holdfast.agent.group.state import Phase
+from holdfast.agent.reporting.recoveries import Recoveries
 from holdfast.agent.reporting.supervisor_uplink import Obey, Uplink
 from holdfast.agent.surroundings import Surroundings
 from holdfast.core.job.events import (
@@ -27,7 +28,7 @@ from holdfast.core.job.events import (
     JobEnded,
     RoundFormed,
 )
-from holdfast.core.job.failure import Cause, describe
+from holdfast.core.job.failure import NO_OOM_KILL, Cause, Failure, describe
 from holdfast.core.machine import Action, Observation, Say, Tick
 from holdfast.core.value import replace, to_plain
 from holdfast.core.wire.fleet import FLEET, VERBS, FleetMessage, Order, RankSaid, Standing, Trouble
@@ -73,6 +74,7 @@ class SupervisorLink(Component):
         self.is_news = True
         self.look_at = host.now()
         self.outcome = ""
+        self.recoveries = Recoveries(self.group.join.name)
         self.waits = ""  # Why this node waits for a coordinator, and what a person can do.
         self.unfit: dict[str, str] = {}  # Check → why this node is unfit by it.
         host.watch(self.inner.epoll.fileno(), select.EPOLLIN, lambda events: self._ready())
@@ -123,10 +125,10 @@ class SupervisorLink(Component):
     def recorded(self, event: Event, at_unix: float) -> None:
         """Tell the supervisor at once of what concerns it."""
         self.is_news = True
+        self.recoveries.recorded(event, at_unix)
         match event:
             case FailureSeen(failure=failure) if not failure.innocent and failure.rank >= 0:
-                kind = "hang" if failure.cause in (Cause.HUNG, Cause.WATCHDOG, Cause.STUCK) else "worker"
-                self._trouble(kind, describe(failure), round=failure.round, rank=failure.rank)
+                self._failed(failure)
             case HealthChanged(check=check, state=state, reason=reason, devices=devices):
                 self.unfit.pop(check, None)
                 is_unfit = state == UNFIT
@@ -143,6 +145,11 @@ class SupervisorLink(Component):
                 self.waits = ""
             case JobEnded(outcome=outcome):
                 self.outcome = outcome
+
+    def _failed(self, failure: Failure) -> None:
+        kind = "hang" if failure.cause in (Cause.HUNG, Cause.WATCHDOG, Cause.STUCK) else "worker"
+        cause = "oom" if failure.oom not in ("", NO_OOM_KILL) else str(failure.cause)
+        self._trouble(kind, describe(failure), round=failure.round, rank=failure.rank, cause=cause)
 
     def _trouble(self, kind: str, what: str, **more: Any) -> None:
         """Tell it. Whose trouble it is has to be known first."""
@@ -188,6 +195,7 @@ class SupervisorLink(Component):
             unfit=next(iter(self.unfit.values()), ""),
             outcome=self.outcome,
             is_open=self.around.network is not None and is_open(self.around.network, self.config.max_nodes),
+            recovery=self.recoveries.last,
         )
 
     def _members(self) -> tuple[str, ...] | None:

@@ -124,6 +124,21 @@ class RankSaid(Value):
     exitcode: int | None = None
 
 
+class Recovery(Value):
+    """How a node came back from the trouble of one round, by its own clock."""
+
+    round: int
+    """Which was disturbed."""
+    detect_s: float
+    """From the trouble until it was seen."""
+    act_s: float
+    """From then until the ranks of the next round ran."""
+    train_s: float
+    """From the trouble until each rank had made a step again; where ranks tell of none, as `detect_s` and `act_s`."""
+    lost_s: float
+    """The same, and the time of the steps that were made again."""
+
+
 # --- from a reporter ------------------------------------------------------------------------------------------------
 
 
@@ -165,6 +180,8 @@ class Standing(FleetMessage):
     """A host's daemon says it, of ranks that others have started: it sees them, and cannot steer them."""
     limits: dict[str, int] = {}  # noqa: RUF012
     """What the job's own clients have told of how it may be treated, by Google's names."""
+    recovery: Recovery | None = None
+    """The last one. None: there was none yet."""
 
 
 class Trouble(FleetMessage):
@@ -184,6 +201,8 @@ class Trouble(FleetMessage):
     """The driver's number for it; 0: none."""
     handled: bool = True
     """The job's own policy decides about it."""
+    cause: str = ""
+    """How the rank failed, as `core.job.failure.Cause` has it; or oom. Empty: not known."""
 
 
 class Alive(FleetMessage):
@@ -314,6 +333,41 @@ class JobKept(Value):
 
     name: str
     lives: tuple[JobLife, ...] = ()
+    recovered: int = 0
+    """The newest round of the last run whose trouble has been measured."""
+    trained_s: float = 0.0
+    """Of the last run: seconds × nodes in which ranks ran and got on; and those that were lost."""
+    lost_s: float = 0.0
+
+
+class Histogram(Value):
+    """How many durations were how long."""
+
+    counts: tuple[int, ...] = ()
+    """By the bounds of `BOUNDS_S`, each the longest that is counted there; the last are longer than all. Empty: none."""
+    sum_s: float = 0.0
+
+
+BOUNDS_S = (0.01, 0.1, 1.0, 3.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
+"""From a death, which is seen within milliseconds, to a large model that is loaded anew."""
+
+
+class Hour(Value):
+    """The incidents of all jobs, in one hour or since the first start of the supervisor."""
+
+    at_unix: float
+    """When it began. 0: since the first start."""
+    incidents: dict[str, int] = {}  # noqa: RUF012
+    """Cause → how many rounds it has ended."""
+    detect: Histogram = Histogram()
+    """From a trouble until it was seen."""
+    act: Histogram = Histogram()
+    """From then until the ranks of the next round ran."""
+    train: Histogram = Histogram()
+    """From a trouble until each rank had made a step again."""
+    trained_s: float = 0.0
+    """Seconds × nodes in which jobs trained; and those that were lost."""
+    lost_s: float = 0.0
 
 
 class Swap(Value):

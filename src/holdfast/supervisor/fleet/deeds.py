@@ -13,7 +13,7 @@ from holdfast.supervisor.fleet import swap_steps
 from holdfast.supervisor.fleet.job import FleetJob
 from holdfast.supervisor.fleet.messages import InVain, Tell
 from holdfast.supervisor.fleet.node import FleetNode
-from holdfast.supervisor.fleet.policies.case import Case, Choice
+from holdfast.supervisor.fleet.policies.case import SOFTWARE, Case, Choice
 from holdfast.supervisor.fleet.state import FleetState, OpenDeed
 
 # --- from a trouble to a deed -----------------------------------------------------------------------------------------
@@ -31,6 +31,7 @@ def reported(fleet: FleetState, node: FleetNode, trouble: Trouble, now: float) -
     kept = fleet.kept(node)
     case = case_of(fleet, trouble.kind, node.name, fleet.job_of(trouble.node), trouble.what)
     case = replace(case, handled=trouble.handled, round=trouble.round, xid=trouble.xid, device=trouble.device)
+    case = replace(case, cause=trouble.cause)
     return [kept, *consider(fleet, case, now), *fleet.keep(node, now), heard]
 
 
@@ -60,7 +61,18 @@ def consider(fleet: FleetState, case: Case, now: float) -> list[Action]:
     if fleet.swap_of(case.node) is not None or (node.standing == NodeState.UNFIT and node.by != HeldBy.ITSELF):
         return []
     before = fleet.action_log.about(node=case.node, job=case.job)
-    return decided(fleet, case, fleet.rules.policy.decide(case, before, fleet.unix(now)), now)
+    choice = fleet.rules.policy.decide(case, before, fleet.unix(now))
+    return [*_incident(fleet, case, choice, now), *decided(fleet, case, choice, now)]
+
+
+def _incident(fleet: FleetState, case: Case, choice: Choice, now: float) -> list[Action]:
+    """Count the end of a round once. An operator ends none, nor what is seen of a device and left at that."""
+    job = fleet.jobs.get(case.job)
+    ends = case.trouble in SOFTWARE or case.trouble == TroubleKind.LOST or choice.act != Act.NONE
+    if job is None or case.trouble == TroubleKind.OPERATOR or case.in_vain or not ends or not job.ends(case.round or job.round):
+        return []
+    fleet.numbers.incident(case.cause or case.trouble, fleet.unix(now))
+    return fleet.numbers.keep()
 
 
 def decided(fleet: FleetState, case: Case, choice: Choice, now: float) -> list[Action]:

@@ -11,21 +11,35 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from holdfast.core.value import replace
-from holdfast.core.wire.fleet import JobKept, JobLife, ReporterState, Standing
+from holdfast.core.wire.fleet import JobKept, JobLife, Recovery, ReporterState, Standing
 
 K = TypeVar("K")
 
 LIVES = 20
 """Runs that are remembered of a job."""
 
+LONGEST_S = 30 * 86400.0
+"""A restart that took longer, by a reporter's word, is not believed."""
+
 
 class FleetJob:
     """One job."""
 
-    def __init__(self, name: str, lives: Iterable[JobLife] = ()) -> None:
-        """`lives`: its runs that were stored."""
+    def __init__(self, name: str, kept: JobKept | None = None) -> None:
+        """`kept`: as it was stored."""
+        kept = kept or JobKept(name=name)
         self.name = name
-        self.lives = list(lives)
+        self.lives = list(kept.lives)
+        self.recovered, self.trained_s, self.lost_s = kept.recovered, kept.trained_s, kept.lost_s
+        """Of the last run, as `JobKept` has it."""
+        self.troubled = kept.recovered
+        """The newest round of the last run whose end counts as an incident."""
+        self.restarts: dict[int, Recovery] = {}
+        """By the round that was disturbed: the longest report, of those that are not counted yet."""
+        self.most = 0
+        """Nodes of its largest round, of the last run."""
+        self._untold: tuple[float, float] = (0.0, 0.0)
+        self._spent_at: float | None = None
         self.reports: dict[str, Standing] = {}
         """By reporter, of those that have not gone."""
         # Counted, not searched: thousands of nodes report when a round has formed, and each report asks how the job is now.
@@ -98,14 +112,19 @@ class FleetJob:
 
     def hear(self, report: Standing, at_unix: float) -> bool:
         """What a reporter says of it. Whether that is something to be kept."""
+        self._spend(at_unix)
         self.gone(report.node)
         self.reports[report.node] = report
         self._count(report, 1)
+        if self.lives and self.lives[-1].life == report.life and report.recovery is not None:
+            self._restarted(report.recovery)
         if report.outcome:
             return self._ended(report)
         if not report.life or (self.lives and self.lives[-1].life == report.life):
             return False
         self.lives = [*self.lives[1 - LIVES :], JobLife(life=report.life, at_unix=at_unix, round=report.round)]
+        self.recovered = self.troubled = self.most = 0
+        self.trained_s, self.lost_s, self.restarts = 0.0, 0.0, {}
         return True
 
     def gone(self, reporter: str) -> None:
@@ -139,8 +158,52 @@ class FleetJob:
                 return self.lives[index] != life
         return False
 
+    def ends(self, round: int) -> bool:
+        """Something has ended that round, or at 0 one that is not known. Whether that is news."""
+        is_news = not round or round > self.troubled
+        self.troubled = max(round, self.troubled)
+        return is_news
+
+    def take(self, at_unix: float) -> tuple[list[Recovery], tuple[float, float]]:
+        """The restarts, and the seconds × nodes that trained and were lost, since this was asked last."""
+        self._spend(at_unix)
+        restarts, self.restarts = list(self.restarts.values()), {}
+        self.recovered = max([self.recovered, *(one.round for one in restarts)])
+        for one in restarts:  # what was lost while ranks ran, or seemed to
+            late_s = max(0.0, one.lost_s - one.act_s) * len(self.ranked)
+            self._add(-late_s, late_s)
+        untold, self._untold = self._untold, (0.0, 0.0)
+        return restarts, untold
+
+    def _restarted(self, took: Recovery) -> None:
+        times = (took.detect_s, took.act_s, took.train_s, took.lost_s)
+        if took.round > self.recovered and all(0.0 <= one <= LONGEST_S for one in times):
+            known = self.restarts.get(took.round)
+            if known is None or took.train_s > known.train_s:
+                self.restarts[took.round] = took
+
+    def _spend(self, at_unix: float) -> None:
+        """Count the time since the last call, as things have been until now."""
+        since, self._spent_at = self._spent_at, at_unix
+        if since is None or not self.reports or self.outcome:
+            return
+        here = len(self.ranked)
+        self.most = max(self.most, here, self.least)
+        trained = here if self.is_running else 0
+        self._add(trained * (at_unix - since), (self.most - trained) * (at_unix - since))
+
+    def _add(self, trained_s: float, lost_s: float) -> None:
+        self.trained_s, self.lost_s = self.trained_s + trained_s, self.lost_s + lost_s
+        self._untold = self._untold[0] + trained_s, self._untold[1] + lost_s
+
     def kept(self) -> JobKept:
-        return JobKept(name=self.name, lives=tuple(self.lives))
+        return JobKept(
+            name=self.name,
+            lives=tuple(self.lives),
+            recovered=self.recovered,
+            trained_s=self.trained_s,
+            lost_s=self.lost_s,
+        )
 
 
 def _by_name(reports: Iterable[Standing], name: str, is_own: bool) -> list[str]:

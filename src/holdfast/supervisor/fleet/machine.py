@@ -86,13 +86,13 @@ class Fleet:
                 actions += deeds.reported(fleet, node, trouble, now)
         for due in (silence.due, _unanswered, swap_steps.due, deeds.due, silence.unjudged):
             actions += due(fleet, now)
-        return actions
+        return actions + fleet.count(now)
 
     def _marked(self, actions: list[Action]) -> list[Action]:
         """`actions`; what they store has a new version for those who are shown the fleet."""
         for action in actions:
             if isinstance(action, Keep):
-                gone = action.value is None and action.table == "deeds"
+                gone = action.value is None and action.table in ("deeds", "hours")
                 (self.state.changes.forget if gone else self.state.changes.mark)(action.table, action.key)
         return actions
 

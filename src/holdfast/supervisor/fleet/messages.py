@@ -107,7 +107,7 @@ class Keep(Action):
     """Store this before the next action is performed. `value` None: delete it."""
 
     table: str
-    """nodes · jobs · swaps · deeds"""
+    """nodes · jobs · swaps · deeds · hours"""
     key: str
     value: Value | None
 

@@ -73,6 +73,8 @@ def _job_stands(fleet: FleetState, report: Standing, now: float) -> list[Action]
     kept: list[Action] = []
     if job.hear(report, fleet.unix(now)):
         kept = [Keep(table="jobs", key=job.name, value=job.kept())]
+    if job.restarts:
+        fleet.numbers.soon(now)
     return kept + _job_reported(fleet, job, now)
 
 

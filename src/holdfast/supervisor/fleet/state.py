@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from holdfast.core.machine import NEVER, Action
 from holdfast.core.value import Value, replace
-from holdfast.core.wire.fleet import Deed, Heed, JobKept, NodeKept, NodeState, Order, Swap, SwapStep, Trouble, Verb
+from holdfast.core.wire.fleet import Deed, Heed, Hour, JobKept, NodeKept, NodeState, Order, Swap, SwapStep, Trouble, Verb
 from holdfast.supervisor.change_log import ChangeLog
 from holdfast.supervisor.fleet.action_log import ActionLog
 from holdfast.supervisor.fleet.job import FleetJob
 from holdfast.supervisor.fleet.messages import Call, CallVerb, Keep, Need, Tell
 from holdfast.supervisor.fleet.node import FleetNode
+from holdfast.supervisor.fleet.numbers import Numbers
 from holdfast.supervisor.fleet.policies.case import Case, Policy
 from holdfast.supervisor.fleet.queues import Queues, Task
 
@@ -36,6 +37,7 @@ class Kept(Value):
     jobs: tuple[JobKept, ...] = ()
     swaps: tuple[Swap, ...] = ()
     deeds: tuple[Deed, ...] = ()
+    hours: tuple[Hour, ...] = ()
 
 
 class Missing(Value):
@@ -110,12 +112,13 @@ class FleetState:
     def __init__(self, rules: FleetRules, kept: Kept, now: float) -> None:
         self.rules = rules
         self.nodes = {node.name: FleetNode(node.name, node) for node in kept.nodes}
-        self.jobs = {job.name: FleetJob(job.name, job.lives) for job in kept.jobs}
+        self.jobs = {job.name: FleetJob(job.name, job) for job in kept.jobs}
         self.reporters: dict[str, str] = {}
         """Reporter → name of its node, of those that were heard in this life."""
         self.leases = Leases()
         self.missing: dict[str, Missing] = {}
         """By node."""
+        self.numbers = Numbers(kept.hours, now)
         self.action_log = ActionLog(rules.generation, kept.deeds)
         self.open_deeds: dict[str, OpenDeed] = {}
         """By the deed's id."""
@@ -179,7 +182,7 @@ class FleetState:
         return {one.swap.spare for one in self.open_swaps.values() if one.swap.spare}
 
     def deadline(self) -> float:
-        waits = [self.leases.first, self.queues.deadline()]
+        waits = [self.leases.first, self.queues.deadline(), self.numbers.deadline(self.jobs.values())]
         waits += [self.settled_at] if self.early else []
         waits += [one.until for one in self.missing.values()]
         waits += [min(one.until, one.act_at) for one in self.open_deeds.values()]
@@ -202,6 +205,13 @@ class FleetState:
 
     def kept(self, node: FleetNode) -> Action:
         return Keep(table="nodes", key=node.name, value=node.kept())
+
+    def count(self, now: float) -> list[Action]:
+        """Add up what has become of the jobs since the last time, and store it."""
+        if now < self.numbers.due_at:
+            return []
+        touched = self.numbers.look(self.jobs.values(), self.unix(now), now)
+        return [*(Keep(table="jobs", key=job.name, value=job.kept()) for job in touched), *self.numbers.keep()]
 
     def plan(self, swap: Swap, now: float) -> Action:
         """Store a swap that begins, or its next step."""

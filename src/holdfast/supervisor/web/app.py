@@ -172,6 +172,10 @@ class Api:
             return JSONResponse(self.mirror.shown()["deeds"])
         return JSONResponse((await self.mirror.ask({"ask": "deeds", **asked}))["deeds"])
 
+    async def history(self, request: Request) -> Response:
+        told = await self.mirror.ask({"ask": "history"})
+        return JSONResponse({name: told[name] for name in view.History.__fields__})
+
     async def metrics(self, request: Request) -> Response:
         await self.mirror.fresh()
         return Response(exposition(self.mirror.shown()), media_type=CONTENT_TYPE)

@@ -22,7 +22,7 @@ from holdfast.supervisor.change_log import ChangeLog
 from holdfast.supervisor.snapshot import Snapshot
 from holdfast.supervisor.web.auth import Refused
 from holdfast.supervisor.web.compression import HEAD, block
-from holdfast.supervisor.web.view import Beat
+from holdfast.supervisor.web.view import Beat, FleetPart
 
 ANSWER_S, HOLD_S = 10.0, 5.0
 """How long the supervisor has for an answer, and for how long it is asked to hold a request: what is watched is never known
@@ -139,7 +139,8 @@ class Mirror:
         keys, known, head = self.changes.since(since), self.snapshot.tables, self.snapshot.head
         rows = {table: [own[key] for key in keys.get(table, ()) if key in own] for table, own in known.items()}
         gone = {table: [key for key in keys.get(table, ()) if key not in known[table]] for table in ("nodes", "jobs")}
-        return {**{name: head[name] for name in ("version", "at_unix", "swaps", "totals")}, **rows, "gone": gone}
+        told = {name: value for name, value in head.items() if name in FleetPart.__fields__}
+        return {**told, **rows, "gone": gone}
 
     async def compressed(self) -> AsyncIterator[bytes]:
         """As `watch`, for who takes gzip."""

@@ -48,6 +48,7 @@ ROUTES = (
     Route("log", "GET", f"{JOB}/incidents/{{id}}/logs/{{rank}}", READ, "the end, 4 MiB at most, of a failed rank's log", TEXT),
     Route("job", "GET", JOB, READ, "one job", "JobStory"),
     Route("deeds", "GET", "/api/deeds", READ, DEEDS, "[Deed]"),
+    Route("history", "GET", "/api/history", READ, "incidents, restarts and goodput by the hour", "History"),
     Route("drain", "POST", f"{NODE}/drain", OPERATE, "take a node out of use", "Told", "Reason"),
     Route("uncordon", "POST", f"{NODE}/uncordon", OPERATE, "let the node be used again", "Told", "Reason"),
     Route("restart", "POST", f"{JOB}/restart", OPERATE, "restart all ranks of the job", "Told", "Reason"),

@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from holdfast.core.value import Value, to_plain
-from holdfast.core.wire.fleet import Deed, JobLife, NodeRecord, RankSaid, ReporterState, Standing, Swap
+from holdfast.core.wire.fleet import BOUNDS_S, Deed, Hour, JobLife, NodeRecord, RankSaid, ReporterState, Standing, Swap
 from holdfast.supervisor.fleet import awaiting
 from holdfast.supervisor.fleet.job import FleetJob
 from holdfast.supervisor.fleet.node import FleetNode
+from holdfast.supervisor.fleet.numbers import part
 from holdfast.supervisor.fleet.state import FleetState
 from holdfast.supervisor.snapshot import DEEDS
 
@@ -69,6 +70,8 @@ class Job(Value):
     """It is unauthenticated: who reaches it and knows its name can join it."""
     ranks: int
     """Of its newest round."""
+    trained: float | None
+    """The part of its last run's time, on all the nodes that it had, in which it trained: 0 to 1. None: not known."""
     lives: tuple[JobLife, ...]
 
 
@@ -101,6 +104,10 @@ class FleetPart(Value):
     deeds: tuple[Deed, ...]
     """The newest 200, oldest first."""
     totals: tuple[Total, ...]
+    numbers: Hour
+    """Of all times."""
+    goodput: float | None
+    """Of all jobs, in the last 24 hours. None: none was heard."""
 
 
 class FleetShown(FleetPart):
@@ -116,6 +123,15 @@ class FleetChanged(FleetPart):
     """Changes: the new or changed nodes, jobs and deeds, and all swaps and totals."""
 
     gone: Gone
+
+
+class History(Value):
+    """Incidents, restarts and goodput of the last 30 days."""
+
+    bounds_s: tuple[float, ...]
+    """Of the histograms: the longest that is counted at each place. The last place of `counts` has what was longer."""
+    hours: tuple[Hour, ...]
+    """In order; those in which no job was heard are left out."""
 
 
 class Culprit(Value):
@@ -295,6 +311,7 @@ def job(fleet: FleetState, known: FleetJob) -> Job:
         waits=wanted or next((report.waits for report in here if report.waits), ""),
         is_open=known.is_open,
         ranks=sum(len(report.ranks) for report in newest),
+        trained=part(known.trained_s, known.lost_s),
         lives=tuple(known.lives),
     )
 
@@ -342,4 +359,12 @@ def _part(known: FleetState, at_unix: float, nodes: Iterable[str], jobs: Iterabl
         "totals": tuple(
             Total(act=act, trouble=trouble, result=result, count=count) for (act, trouble, result), count in counts if count
         ),
+        "numbers": known.numbers.total,
+        "goodput": known.numbers.goodput(at_unix),
     }
+
+
+def history(known: FleetState) -> dict[str, Any]:
+    """The hours that are remembered, as plain data."""
+    plain: dict[str, Any] = to_plain(History(bounds_s=BOUNDS_S, hours=tuple(known.numbers.hours)))
+    return plain

@@ -361,7 +361,7 @@ def _life(records: list[Record], decisions: Sequence[Decision], running: Collect
         master=f"{first.master_addr}:{first.master_port}",
         formed_at=min(record.at for _, record in formed),
         started_at=max(started, default=None),
-        disturbed_at=_disturbed_at(records, mine),
+        disturbed_at=disturbed_at(records, mine),
         ended_at=max(exits) if exits and all(worker.state == WorkerState.EXITED for worker in workers) else None,
         workers=workers,
         failures=tuple(in_order((*_lost(records, nodes), *_failures(records, mine)))),
@@ -413,7 +413,7 @@ def _failures(records: Iterable[Record], decisions: Iterable[Decision]) -> Itera
     return (replace(one, follows=one.follows or follow) for one in seen.values())
 
 
-def _disturbed_at(records: Sequence[Record], decisions: Sequence[Decision]) -> float | None:
+def disturbed_at(records: Sequence[Record], decisions: Sequence[Decision]) -> float | None:
     """When the first thing went wrong in a life: a failure or a lost node was seen, a rank was stopped (by a node whose lease
     was over; another coordinator decides later), or a new start was decided. A life that carried on without some was not
     disturbed before that decision."""

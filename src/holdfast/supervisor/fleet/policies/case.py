@@ -37,6 +37,8 @@ class Case(Value):
     """The job's own policy restarts the ranks where its budget allows it."""
     round: int = 0
     """Of the job, in which it was seen. 0: in whichever ran when it was heard of."""
+    cause: str = ""
+    """How its rank failed (`Trouble.cause`). Empty: not known, or no rank did."""
     xid: int = 0
     device: str = ""
     goes_on: bool = False
