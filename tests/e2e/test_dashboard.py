@@ -449,7 +449,39 @@ def test_decisions_are_filtered(page, stage):
     expect(page.get_by_text("No decision is like that.")).to_be_visible()
 
 
-@pytest.mark.parametrize("path", ["", "#/jobs/train", "#/nodes/n9", "#/decisions"])
+def an_hour(back: int, **other: Any) -> dict[str, Any]:
+    return made_up.hour((made_up.BEGAN // 3600 - back) * 3600, **other)
+
+
+def test_the_history_shows_goodput_incidents_and_times_over_days(page, stage):
+    took = {"detect": [1, 1, 0, 0], "act": [0, 0, 2, 0], "train": [0, 0, 0, 2]}
+    old = an_hour(24 * 20, incidents={"device": 4}, lost_s=3500.0)
+    new = [an_hour(3, incidents={"signal": 1, EVIL: 1}, **took), an_hour(2, trained_s=3600.0, lost_s=0.0)]
+    stage.answers["/api/history"] = {"bounds_s": [0.1, 1.0, 10.0], "hours": [old, *new]}
+    page.goto(f"{stage.url}#/history")
+    expect(page.get_by_role("status").filter(has_text="incident")).to_have_text("2 incidents in 7 days, goodput 98.6 %")
+    assert page.locator(".history .trained").count() in (1, 2), "columns of six hours"
+    detect = page.get_by_role("region", name="Time to detect")
+    expect(detect).to_contain_text("100 ms in the middle, 90 % within 820 ms")
+    detect.get_by_text("As a table").click()
+    expect(detect.get_by_role("row").last).to_contain_text("2100 ms820 ms")
+    expect(page.get_by_role("region", name="Time to train again")).to_contain_text("10 s in the middle")
+    expect(page.get_by_role("region", name="Incidents by cause")).to_contain_text(f"{EVIL}: 1")
+    page.get_by_label("How far back").select_option("30")
+    expect(page.get_by_role("status").filter(has_text="incident")).to_have_text("6 incidents in 30 days, goodput 74.6 %")
+    expect(page.get_by_role("region", name="Incidents by cause")).to_contain_text("device: 4")
+    page.reload()
+    expect(page.get_by_label("How far back")).to_have_value("30")
+
+
+def test_a_history_without_anything_says_so(page, stage):
+    stage.answers["/api/history"] = {"bounds_s": [0.1, 1.0], "hours": []}
+    page.goto(f"{stage.url}#/history")
+    expect(page.get_by_role("status").filter(has_text="incident")).to_have_text("0 incidents in 7 days, goodput not known")
+    expect(page.get_by_role("region", name="Time to act")).to_contain_text("No restart has been measured")
+
+
+@pytest.mark.parametrize("path", ["", "#/jobs/train", "#/nodes/n9", "#/decisions", "#/history"])
 def test_a_narrow_screen_is_not_scrolled_sideways(page, stage, path):
     page.set_viewport_size({"width": 400, "height": 800})
     page.goto(stage.url + path)

@@ -3,6 +3,7 @@
 import * as decisions from "./decisions.js";
 import { h, say, set } from "./dom.js";
 import * as fleetPage from "./fleet.js";
+import * as history from "./history.js";
 import * as incident from "./incident.js";
 import * as job from "./job.js";
 import { get, live, post, refusal } from "./live.js";
@@ -35,13 +36,15 @@ function route() {
       ? fleetPage
       : first === "decisions"
         ? decisions
-        : first === "nodes"
-          ? node
-          : first === "jobs" && rest[1] === "incidents"
-            ? incident
-            : first === "jobs"
-              ? job
-              : null;
+        : first === "history"
+          ? history
+          : first === "nodes"
+            ? node
+            : first === "jobs" && rest[1] === "incidents"
+              ? incident
+              : first === "jobs"
+                ? job
+                : null;
   return {
     open: () => (found ? found.open(rest, new URLSearchParams(query)) : missing()),
     name: found === fleetPage ? "fleet" : first,
