@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from kit.servers.kubernetes import SUPERVISOR, Kubernetes
 from kit.servers.kubernetes_standin import Standin, rights_of
 
 from holdfast.core.errors import HoldfastError
+from holdfast.integrations.kubernetes.fleet_store import open_store
 from holdfast.integrations.kubernetes.orchestrator import Adapter
 from holdfast.supervisor.fleet.messages import Need
 from holdfast.supervisor.orchestrator import orchestrator
@@ -149,6 +151,9 @@ def test_it_makes_the_requests_that_it_has_the_rights_for_and_no_others(standin,
     adapter.drain("n1", LOUD)
     adapter.replace("n1", "1-1.replace", Need(reason=LOUD))
     adapter.uncordon("n1", "a new fan")
+    with closing(open_store("holdfast-supervisor", "host")) as store:
+        assert not store.seek()
+        store.load()
     assert {(verb, what) for account, verb, what in standin.asked if account == "holdfast-supervisor"} == rights_of(SUPERVISOR)
 
 

@@ -117,6 +117,8 @@ THOROUGH = {
         e2e/test_supervisor_pair.py::test_a_leader_that_is_stopped_beyond_its_lease_does_nothing_when_it_goes_on
         e2e/test_supervisor_pair.py::test_etcd_is_away_for_a_while
         e2e/test_supervisor_pair.py::test_one_that_is_told_to_end_hands_over_and_can_take_over_again
+        e2e/test_kubernetes_store.py::test_a_leader_that_is_stopped_beyond_its_lease_does_nothing_when_it_goes_on
+        e2e/test_kubernetes_store.py::test_one_that_is_told_to_end_hands_over_at_once
         security/test_front_door.py but test_more_idle_connections_than_files_at_the_start_are_not_the_job_s_end
         """,
     "a network that is cut in every way: `make test` cuts off a member and the endpoint's host, and breaks it in two": """

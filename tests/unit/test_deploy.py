@@ -22,6 +22,7 @@ from test_kubernetes_examples import validate
 from holdfast.cli.arguments import CommandParser
 from holdfast.cli.main import command_module
 from holdfast.cli.run import parser
+from holdfast.integrations.kubernetes.fleet_store import PARTS
 
 BASE, SLURM = ROOT / "deploy/kubernetes/base", ROOT / "deploy/slurm"
 UNITS = sorted((ROOT / "deploy/systemd").glob("*.service"))
@@ -76,6 +77,31 @@ def test_kubectl_takes_the_base_and_an_overlay_moves_all_of_it(tmp_path):
         assert all(subject["namespace"] == "training" for subject in thing.get("subjects", ()))
         for container in thing.get("spec", {}).get("template", {}).get("spec", {}).get("containers", ()):
             assert container["image"] == "registry.of.yours/holdfast:1"
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed: it judges the kustomization")
+def test_two_supervisors_are_the_base_s_over_a_store_of_which_one_leads():
+    done = subprocess.run(["kubectl", "kustomize", str(BASE.parent / "standby")], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    made = {(thing["kind"], thing["metadata"]["name"]): thing for thing in yaml.safe_load_all(done.stdout)}
+    assert {(thing["kind"], thing["metadata"]["name"]) for thing in base()} - made.keys() == {
+        ("PersistentVolumeClaim", "holdfast-supervisor")
+    }
+    for thing in made.values():
+        validate(thing)
+    spec = made["Deployment", "holdfast-supervisor"]["spec"]
+    assert (spec["replicas"], spec["strategy"]["type"]) == (2, "RollingUpdate")
+    (container,) = spec["template"]["spec"]["containers"]
+    (alone,) = the("Deployment")["spec"]["template"]["spec"]["containers"]
+    assert {*container["command"]} - {*alone["command"]} == {"--store=kubernetes://holdfast-supervisor"}
+    assert {*alone["command"]} <= {*container["command"]}
+    scheme, _, name = options(container["command"]).store.partition("://")
+    rights = [rule for thing in base() if thing["kind"] == "Role" for rule in thing["rules"]]
+    named = {what: rule["resourceNames"] for rule in rights for what in rule["resources"] if "resourceNames" in rule}
+    assert (scheme, named["leases"]) == ("kubernetes", [name])
+    assert named["configmaps"] == [name, *(f"{name}-{part}" for part in range(PARTS))]
+    state = next(one for one in spec["template"]["spec"]["volumes"] if one["name"] == "state")
+    assert state == {"name": "state", "emptyDir": {}}
 
 
 @pytest.mark.parametrize("kind, pod", pods())

@@ -1,4 +1,4 @@
-"""What does the supervisor remember when it is killed? A table of values for each kind of thing, in SQLite or etcd.
+"""What does the supervisor remember when it is killed? A table of values for each kind of thing, in SQLite, etcd or Kubernetes.
 
 One `keep` is stored whole or not at all, and is on disk when it returns: later actions rely on it. A store also decides who may
 act: of several supervisors over one store only the leader.
@@ -63,7 +63,7 @@ DISK_HINT = "is its disk full, or broken?"
 BUSY_S = 5.0
 """How long to wait for another process that reads the file."""
 
-KNOWN = {"etcd": "holdfast.integrations.etcd.fleet_store"}
+KNOWN = {"etcd": "holdfast.integrations.etcd.fleet_store", "kubernetes": "holdfast.integrations.kubernetes.fleet_store"}
 """Modules with `open_store`, which need other software."""
 
 
@@ -83,7 +83,8 @@ def check_store(where: str) -> None:
     scheme, _, rest = where.partition("://")
     if where and (scheme not in KNOWN or not rest):
         raise UsageError(
-            f"--store: {where!r} is no store", hint="leave it out for a file under --state, or etcd://HOST:PORT[,…]/PREFIX"
+            f"--store: {where!r} is no store",
+            hint="leave it out for a file under --state; or etcd://HOST:PORT[,…]/PREFIX, kubernetes://NAME",
         )
 
 

@@ -32,6 +32,7 @@ SUPERVISOR = ROOT / "deploy/kubernetes/base/rbac.yaml"
 PATIENCE_S = 60.0
 NAMESPACE = "default"
 JOBSETS = f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{NAMESPACE}/jobsets"
+LEASES, MAPS = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases", f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 SINCE = "2026-01-01T00:00:00Z"
 """When the pods of a test began."""
 
@@ -138,8 +139,10 @@ class Kubernetes:
             self.delete_pod(name)
         for node in self.ask("GET", "/api/v1/nodes")["items"]:
             self.delete_node(node["metadata"]["name"])
-        for budget in self.ask("GET", self._budgets)["items"]:
-            self.ask("DELETE", f"{self._budgets}/{budget['metadata']['name']}")
+        for path in (self._budgets, LEASES, MAPS):
+            for thing in self.ask("GET", path)["items"]:
+                if path == self._budgets or thing["metadata"]["name"].startswith("holdfast-"):
+                    self.ask("DELETE", f"{path}/{thing['metadata']['name']}")
 
     def staying(self) -> list[str]:
         """The pods that nobody has told to go."""

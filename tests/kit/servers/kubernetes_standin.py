@@ -27,6 +27,7 @@ from kit.servers.kubernetes import IN_PLACE, SUPERVISOR, WITNESS, Kubernetes
 
 VERSION = "1.31"
 PATH = re.compile(r"/apis?(/[^/]+){1,2}?(/namespaces/[^/]+)?/(?P<kind>[a-z]+)(/(?P<name>[^/]+))?(/(?P<sub>[a-z]+))?")
+WITHOUT_STATUS = ("poddisruptionbudgets", "configmaps", "leases")
 SINCE = "2026-01-01T00:00:00Z"
 
 
@@ -119,7 +120,9 @@ class Standin(Kubernetes):
         if verb == "list":
             return 200, {"metadata": {"resourceVersion": str(self.version)}, "items": list(self._found(path, query))}
         if verb == "create" and not sub:
-            what = what if kind == "poddisruptionbudgets" else {"status": {}, **what}
+            if f"{path}/{what['metadata']['name']}" in self.things:
+                return status(409, f"{kind} \"{what['metadata']['name']}\" already exists")
+            what = what if kind in WITHOUT_STATUS else {"status": {}, **what}
             return self._keep(f"{path}/{what['metadata']['name']}", what)
         where = where.removesuffix("/eviction").removesuffix("/binding")
         if where not in self.things:

@@ -41,7 +41,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--listen", default=here, metavar="HOST:PORT", help="where agents come to (default: %(default)s)")
     state_argument(parser)
     parser.add_argument(
-        "--store", default="", metavar="URL", help="etcd://HOST:PORT[,…]/PREFIX, where one of several leads (default: a file)"
+        "--store",
+        default="",
+        metavar="URL",
+        help="etcd://HOST:PORT[,…]/PREFIX or kubernetes://NAME, where one of several leads (default: a file)",
     )
     parser.add_argument("--policy", default="default", metavar="NAME", help=f"{_either(POLICIES)} (default: %(default)s)")
     many = "a limit of the policy google; may be repeated"

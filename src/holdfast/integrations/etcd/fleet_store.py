@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from base64 import b64decode
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -22,6 +21,7 @@ from holdfast.core.config.grammar import comma_list, endpoint
 from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.core.value import to_plain
 from holdfast.integrations.etcd import client as etcd
+from holdfast.runtime.clocks import passed_s
 from holdfast.runtime.net.codec import build
 from holdfast.supervisor.fleet.messages import Keep
 from holdfast.supervisor.fleet.state import Kept
@@ -62,7 +62,7 @@ class EtcdStore:
     # --- who leads ------------------------------------------------------------------------------------------------------
 
     def left_s(self) -> float:
-        return self.until - _now()
+        return self.until - passed_s()
 
     def seek(self) -> str:
         try:
@@ -85,7 +85,7 @@ class EtcdStore:
             if leader is not None:
                 self.seen = etcd.number(leader, "create_revision")
                 return f"{etcd.value(leader)['name']} leads"
-        asked_at = _now()
+        asked_at = passed_s()
         ttl_s = self.client.renew(self.lease) if self.lease else 0.0
         if not ttl_s:
             (self.lease, ttl_s), leader = self.client.grant(TTL_S), None
@@ -105,7 +105,7 @@ class EtcdStore:
         """Renew the lease, in a thread, for as long as we lead by it."""
         pause_s = ttl_s / 4
         while not self.closed.wait(pause_s) and self.term == term:
-            asked_at = _now()
+            asked_at = passed_s()
             try:
                 ttl_s = self.renewer.renew(lease)
                 (leader,), _ = self.renewer.look(self.leader_key)
@@ -165,7 +165,7 @@ class EtcdStore:
         ours = [etcd.created(self.leader_key, self.term), etcd.changed(self.generation_key, self.generation_at)]
         last = {(change.table, change.key): change for change in changes}  # a transaction writes no key twice
         writes = [self._write(change) for change in last.values()]
-        until = min(_now() + KEEP_S, self.until)
+        until = min(passed_s() + KEEP_S, self.until)
         for some in _portions(writes):
             while True:
                 try:
@@ -174,7 +174,7 @@ class EtcdStore:
                 except etcd.Refused as error:
                     raise HoldfastError(f"the fleet's state cannot be written: {error}", hint=error.hint) from error
                 except Exception as error:
-                    if _now() + AGAIN_S >= until:
+                    if passed_s() + AGAIN_S >= until:
                         raise self._lost(f"etcd has not taken what was to be kept: {etcd.words(error)}") from error
                     self.closed.wait(AGAIN_S)
             if not answer.get("succeeded"):
@@ -220,11 +220,6 @@ def _portions(writes: list[etcd.Kv]) -> list[list[etcd.Kv]]:
         portions[-1].append(write)
         size += length
     return portions
-
-
-def _now() -> float:
-    """Seconds that have passed, those included in which this machine slept."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 if TYPE_CHECKING:

@@ -39,20 +39,27 @@ class Api:
         self.opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), trusted)  # no proxy knows the cluster
         self.namespace = self._read("namespace")
 
-    def ask(self, what: str, path: str, patch: Thing | None = None, *, timeout_s: float | None = None) -> Thing:
-        """What it has at `path`; with a `patch` (RFC 7386), after that has been merged into it. Raises as `open` does."""
-        with self.open(what, path, patch, timeout_s=timeout_s) as answer:
+    def ask(
+        self, what: str, path: str, patch: Thing | None = None, *, make: Thing | None = None, timeout_s: float | None = None
+    ) -> Thing:
+        """What it has at `path`; with a `patch` (RFC 7386), after that has been merged into it; or what was made of `make`.
+        Raises as `open` does."""
+        with self.open(what, path, patch, make=make, timeout_s=timeout_s) as answer:
             found: Thing = json.load(answer)
             return found
 
-    def open(self, what: str, path: str, patch: Thing | None = None, *, timeout_s: float | None = None) -> Any:
+    def open(
+        self, what: str, path: str, patch: Thing | None = None, *, make: Thing | None = None, timeout_s: float | None = None
+    ) -> Any:
         """The answer itself, which is to be closed. `timeout_s`: the longest silence; None: any. Raises Refused, which says
         that we may not do `what`, HTTPError, or another OSError."""
         headers = {"Authorization": f"Bearer {self._read('token')}"}  # Kubernetes renews it every hour
         body = None
         if patch is not None:
             body, headers["Content-Type"] = json.dumps(patch).encode(), "application/merge-patch+json"
-        method = "GET" if patch is None else "PATCH"
+        elif make is not None:
+            body, headers["Content-Type"] = json.dumps(make).encode(), "application/json"
+        method = "PATCH" if patch is not None else "GET" if make is None else "POST"
         request = urllib.request.Request(self.url + path, body, headers, method=method)
         try:
             return self.opener.open(request, timeout=timeout_s)

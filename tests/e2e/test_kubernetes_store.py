@@ -1,0 +1,191 @@
+"""Supervisors that find their leader by a Lease of Kubernetes and keep what they know in ConfigMaps: one leads, and whatever
+becomes of it the other goes on where it was.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.fleet.pair import Pair, hanging
+from kit.jobs.ranks import Cluster
+from kit.servers.kubernetes import LEASES, MAPS, Kubernetes
+from kit.servers.kubernetes_standin import Standin
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.wire.fleet import Deed, JobKept, NodeKept, Swap
+from holdfast.integrations.kubernetes import fleet_store
+from holdfast.integrations.kubernetes.fleet_store import KubernetesStore, open_store
+from holdfast.supervisor.fleet.messages import Keep
+from holdfast.supervisor.store import LeadLost
+
+NAME = "holdfast-supervisor"
+NODE = NodeKept(name="a/ü", state="unfit", standing="unfit", reason="Xid 79")
+WHAT = {"trouble": "device", "seen": "", "policy": "default", "act": "swap", "reason": ""}
+BATCH = [
+    Keep(table="nodes", key="a/ü", value=NODE),
+    Keep(table="swaps", key="1-1", value=Swap(id="1-1", node="a/ü", job="train", reason="")),
+    Keep(table="deeds", key="1-1", value=Deed(id="1-1", at_unix=1.0, node="a/ü", job="train", **WHAT)),
+    Keep(table="jobs", key="train", value=JobKept(name="train")),
+]
+
+
+@pytest.fixture
+def opened(kubernetes_api: Kubernetes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], KubernetesStore]]:
+    """Makes stores of supervisors in this cluster."""
+    for name, value in kubernetes_api.pod_env(NAME).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(fleet_store, "TTL_S", 2)
+    made: list[KubernetesStore] = []
+
+    def one() -> KubernetesStore:
+        made.append(open_store(NAME, f"host{len(made)}"))
+        return made[-1]
+
+    yield one
+    for store in made:
+        store.close()
+
+
+def leading(store: KubernetesStore) -> KubernetesStore:
+    while store.seek():
+        pass
+    return store
+
+
+def silent(store: KubernetesStore) -> None:
+    """As one that is stopped: it renews nothing, and gives nothing back."""
+    store.closed.set()
+
+
+def test_everything_comes_back_as_it_was_and_the_number_of_the_life_grows(opened):
+    with closing(leading(opened())) as first:
+        assert first.load()[0] == 1
+        first.keep(BATCH)
+        first.keep([Keep(table="jobs", key="train", value=None)])
+    generation, kept = leading(opened()).load()
+    assert (generation, kept.nodes, kept.swaps, kept.deeds, kept.jobs) == (2, (NODE,), (BATCH[1].value,), (BATCH[2].value,), ())
+
+
+def test_who_has_been_succeeded_writes_nothing_any_more(opened, kubernetes_api):
+    first, second = leading(opened()), opened()
+    first.load()
+    assert second.seek() == "host0 leads"
+    silent(first)
+    leading(second)
+    assert first.left_s() <= 0 < second.left_s()
+    second.load()
+    for change in BATCH:
+        first.until = second.until  # as if it had not noticed yet
+        with pytest.raises(LeadLost, match="another supervisor leads"):
+            first.keep([change])
+    assert second.load()[1].nodes == ()
+    assert kubernetes_api.ask("GET", f"{LEASES}/{NAME}")["spec"]["leaseTransitions"] == 1
+
+
+def test_what_belongs_together_is_completed_by_the_next_where_the_first_was_killed_in_between(opened):
+    for writes in range(1, 5):
+        first = leading(opened())
+        first.load()
+        left, write = [writes], first._write
+
+        def one(name: str, data: Any, left: list[int] = left, write: Any = write) -> Any:
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            return write(name, data)
+
+        first._write = one  # type: ignore[method-assign]
+        deed = Deed(id=f"1-{writes}", at_unix=float(writes), node="b", job="", **WHAT)
+        node = NodeKept(name="b", state="fit", standing="fit", reason=deed.id)
+        others = [
+            Keep(table="nodes", key=name, value=NodeKept(name=name, state="fit", standing="fit", reason="")) for name in "cd"
+        ]
+        with pytest.raises(KeyboardInterrupt):
+            first.keep([Keep(table="deeds", key=deed.id, value=deed), Keep(table="nodes", key="b", value=node), *others])
+        silent(first)
+        next_one = leading(opened())
+        _, kept = next_one.load()
+        next_one.close()
+        assert deed in kept.deeds and node in kept.nodes and len(kept.nodes) == 3
+
+
+def test_an_answer_that_was_lost_costs_no_lead(opened, kubernetes_api):
+    store = leading(opened())
+    store.load()
+    maps = {thing["metadata"]["name"] for thing in kubernetes_api.ask("GET", MAPS)["items"]}
+    for name in maps & {NAME, *(f"{NAME}-{part}" for part in range(fleet_store.PARTS))}:
+        kubernetes_api.ask("PATCH", f"{MAPS}/{name}", {"metadata": {"labels": {"somebody": "else"}}})
+    store.keep(BATCH)
+    assert store.load()[1].nodes == (NODE,)
+
+
+def test_what_the_api_server_never_takes_is_an_error_and_no_lost_lead(opened, kubernetes_api):
+    if not isinstance(kubernetes_api, Standin):
+        pytest.skip("its rights are those of the manifest, for all tests")
+    store = leading(opened())
+    store.load()
+    kubernetes_api.rights[NAME].remove(("patch", "configmaps"))
+    with pytest.raises(HoldfastError, match="may not patch configmaps"):
+        store.keep(BATCH)
+
+
+def test_an_api_server_that_is_away_costs_the_lead(opened, kubernetes_api):
+    if not isinstance(kubernetes_api, Standin):
+        pytest.skip("it serves other tests")
+    store = leading(opened())
+    store.load()
+    kubernetes_api.stop()
+    with pytest.raises(LeadLost, match="has not taken what was to be kept"):
+        store.keep(BATCH)
+    assert store.left_s() <= 0
+    kubernetes_api.start()
+    leading(store).load()
+
+
+# --- real processes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair(holdfast: Any, job: Cluster, tmp_path: Path, wait_until: Any, kubernetes_api: Kubernetes) -> Pair:
+    return Pair(holdfast, job, tmp_path, wait_until, f"kubernetes://{NAME}", **kubernetes_api.pod_env(NAME))
+
+
+def test_the_leader_is_killed_in_the_middle_of_a_swap_and_the_other_completes_it(pair):
+    agents = pair.begin()
+    with hanging(pair, 0):
+        pair.drain("b")
+        pair.wait_until(lambda: pair.why("b")[-1]["done"])
+        pair.both[0].kill()
+        pair.leads(1)
+    pair.swapped_once(agents)
+    assert "generation 2" in pair.both[1].stdout
+
+
+def test_a_leader_that_is_stopped_beyond_its_lease_does_nothing_when_it_goes_on(pair):
+    agents = pair.begin()
+    with hanging(pair, 0):
+        pair.drain("b")
+        pair.wait_until(lambda: pair.why("b")[-1]["done"])
+        pair.both[0].kill(signal.SIGSTOP)
+        pair.leads(1)
+        deed = pair.over("b")
+    pair.both[0].kill(signal.SIGCONT)
+    pair.both[0].wait_for_output("acts no more until it leads again")
+    pair.both[0].wait_for_output(f"{pair.ports[1]}) leads")
+    assert pair.why("b") == [deed]
+    pair.swapped_once(agents)
+
+
+def test_one_that_is_told_to_end_hands_over_at_once(pair):
+    agents = pair.begin()
+    pair.both[0].kill(signal.SIGTERM)
+    assert pair.both[0].wait().returncode == 0
+    pair.leads(1)
+    pair.wait_until(lambda: pair.states() == {"a": "fit", "b": "fit", "c": "spare"})
+    pair.drain("b")
+    pair.swapped_once(agents)
