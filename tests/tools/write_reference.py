@@ -1,5 +1,5 @@
-"""Writes the pages and drawings of docs/ that are made from the code: `make reference`. A test compares each with what is
-there.
+"""Writes the pages and drawings of docs/ that are made from the code, and the chart of deploy/: `make reference`. A test
+compares each with what is there.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tools.reference import (
     fleet_walk,
     ft_launcher,
     group,
+    helm,
     http_api,
     injector,
     man,
@@ -57,6 +58,7 @@ def main() -> None:
     }
     for name, text in pages.items():
         (docs / "reference" / f"{name}.md").write_text(text)
+    helm.write()
     (docs / "holdfast.1").write_text(man.page())
     (docs / "layers.svg").write_text(drawn())
     for name, diagram in (("rounds", rounds.diagram(steps)), ("succession", succession.diagram(roles))):

@@ -18,6 +18,7 @@ import yaml
 from kit import ROOT
 from test_kubernetes_examples import documents as examples
 from test_kubernetes_examples import validate
+from tools.reference import helm
 
 from holdfast.cli.arguments import CommandParser
 from holdfast.cli.main import command_module
@@ -102,6 +103,45 @@ def test_two_supervisors_are_the_base_s_over_a_store_of_which_one_leads():
     assert named["configmaps"] == [name, *(f"{name}-{part}" for part in range(PARTS))]
     state = next(one for one in spec["template"]["spec"]["volumes"] if one["name"] == "state")
     assert state == {"name": "state", "emptyDir": {}}
+
+
+def rendered(namespace: str, **values: Any) -> list[dict[str, Any]]:
+    """The chart's objects. For what it uses of Helm: values, the release's namespace, and files with a condition."""
+    values = yaml.safe_load(helm.VALUES) | values
+
+    def value(name: str) -> Any:
+        part, _, field = name.partition(".")
+        return values[part][field]
+
+    found = []
+    for name, text in helm.files().items():
+        condition = re.search(r"\{\{- if \.Values\.(\S+) \}\}\n", text)
+        if not name.startswith("templates/") or (condition and not value(condition[1])):
+            continue
+        text = re.sub(r"\{\{- (?:if .*|end) \}\}\n", "", text).replace("{{ .Release.Namespace }}", namespace)
+        text = re.sub(r"\{\{ \.Values\.(\S+) \}\}", lambda place: str(value(place[1])), text)
+        assert "{{" not in text, "more of Helm than is rendered here"
+        found += yaml.safe_load_all(text)
+    return found
+
+
+def test_the_chart_is_made_of_the_manifests():
+    there = {str(path.relative_to(helm.CHART)): path.read_text() for path in helm.CHART.rglob("*") if path.is_file()}
+    assert there == helm.files(), "run: make reference"
+
+
+def test_the_chart_s_values_give_the_base_and_others_what_they_say():
+    (monitor,) = yaml.safe_load_all((BASE.parent / "monitoring/servicemonitor.yaml").read_text())
+    assert rendered("default") == base()
+    assert rendered("default", monitoring={"enabled": True}) == [*base(), monitor]
+    own = {"image": {"repository": "registry.of.yours/holdfast", "tag": "2"}, "supervisor": {"storage": "5Gi"}}
+    made = rendered("training", **own, daemon={"enabled": False})
+    assert [thing["kind"] for thing in made] == [thing["kind"] for thing in base() if thing["kind"] != "DaemonSet"]
+    things = {thing["kind"]: thing for thing in made}
+    assert all(subject["namespace"] == "training" for thing in made for subject in thing.get("subjects", ()))
+    (container,) = things["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "registry.of.yours/holdfast:2"
+    assert things["PersistentVolumeClaim"]["spec"]["resources"]["requests"] == {"storage": "5Gi"}
 
 
 @pytest.mark.parametrize("kind, pod", pods())

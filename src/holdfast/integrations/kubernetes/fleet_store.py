@@ -43,7 +43,7 @@ STEP_S, KEEP_S = 2.0, 3.0  # How long a request may take, and a write with all t
 AGAIN_S, LOOK_S = 0.1, 1.0  # Before what has failed is tried again, and between two looks at another's Lease.
 
 PARTS = 16
-"""ConfigMaps, of 1 MiB at most: some thousand nodes."""
+"""ConfigMaps, of 1 MiB at most."""
 
 GENERATION = "holdfast/generation"  # Annotation: the number of the life that may write.
 NUMBER, JOURNAL = "generation", "journal"  # Keys of `NAME`.
