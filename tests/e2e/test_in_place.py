@@ -239,6 +239,11 @@ def wait(life):
         reached()
     if how in ("sleep", "gpu"):
         time.sleep(100)
+    elif how == "finally":
+        try:
+            time.sleep(100)
+        finally:
+            raise RuntimeError("the group that this needs is aborted")
     elif how == "lock":
         lock = threading.Lock(); lock.acquire(); lock.acquire()
     elif how == "socket":
@@ -270,7 +275,7 @@ def pids_of(folder: Any, number: int) -> dict[int, int]:
     return {int(rank): int(pid) for of, rank, pid, _ in found if int(of) == number}
 
 
-@pytest.mark.parametrize("how", ["sleep", "lock", "socket", "python", "swallowed"])
+@pytest.mark.parametrize("how", ["sleep", "finally", "lock", "socket", "python", "swallowed"])
 def test_a_rank_comes_out_of_whatever_it_does(holdfast: Any, script: Any, tmp_path: Any, how: str) -> None:
     folder = tmp_path / "seen"
     folder.mkdir()

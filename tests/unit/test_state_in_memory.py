@@ -52,6 +52,10 @@ def backward(model: Any) -> None:
     model(torch.randn(4, 3)).pow(2).mean().backward()
 
 
+def cut_short() -> None:
+    raise RuntimeError("cut short")
+
+
 def step(model: Any, optimizer: Any) -> None:
     backward(model)
     optimizer.step()
@@ -207,6 +211,38 @@ def test_buffers_that_a_forward_has_changed_since_the_last_update_are_put_back(s
     assert not torch.equal(model[1].running_mean, before["1.running_mean"])
     state.end_life()
     assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
+
+
+def test_buffers_that_a_framework_has_moved_since_are_put_back_where_they_are(state: State) -> None:
+    """Lightning moves its module to the CPU as it unwinds."""
+    model, optimizer = begun(state)
+    step(model, optimizer)
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    backward(model)
+    for name, buffer in list(model[1].named_buffers()):
+        setattr(model[1], name, buffer.clone())
+    state.end_life()
+    assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
+
+
+def test_what_is_made_anew_in_each_life_is_filled_with_what_was_kept(state: State) -> None:
+    """And its step is no update: a trainer's may have forward and backward within it."""
+    for life in range(2):
+        model = state.keep("model", module, anew=True)
+        optimizer = state.keep("optimizer", lambda model=model: torch.optim.Adam(model.parameters()), anew=True)
+        state.begin()
+        if life == 0:
+            first, before = (model, optimizer), model.state_dict()
+            with state:
+                step(model, optimizer)
+            assert state.step == 1
+            optimizer.register_step_pre_hook(lambda *_: state.end_life())  # another rank has failed by then
+            with pytest.raises(RuntimeError, match="cut short"):
+                optimizer.step(cut_short)
+    assert (state.came_from, state.step) == ("memory", 1)
+    assert model is not first[0] and optimizer is not first[1]
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert [float(one["step"]) for one in optimizer.state_dict()["state"].values()] == [1.0] * 4
 
 
 def test_an_update_that_the_gpu_has_not_done_when_the_round_is_aborted_is_none() -> None:

@@ -81,9 +81,16 @@ class Life:
         channel = self._channel
         if channel is None:
             return False
-        goes_on = channel.leave(error, isinstance(error, Regroup))
+        goes_on = channel.leave(error, _is_of_regroup(error))
         self.is_last = not goes_on
         return goes_on
+
+
+def _is_of_regroup(error: BaseException | None) -> bool:
+    """It is `Regroup`, or was raised as that unwound: a `finally` may need the group that is aborted."""
+    while error is not None and not isinstance(error, Regroup):
+        error = error.__context__
+    return error is not None
 
 
 def lives(tear_down: Callable[[], object] | None = None) -> Iterator[Life]:

@@ -51,9 +51,12 @@ WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel")
 class Kept:
     """One object, and how it is made, told and filled."""
 
-    def __init__(self, name: str, build: Callable[[], Any], dump: Any, load: Any, part: str, left: Any) -> None:
+    def __init__(
+        self, name: str, build: Callable[[], Any], dump: Any, load: Any, part: str, left: Any, anew: bool = False
+    ) -> None:
         """Makes the object. TypeError: it cannot be kept."""
         self.name, self.build, self.dump_with, self.load_with, self.part = name, build, dump, load, part
+        self.is_anew = anew  # The object ends with the life, and its state stays.
         self.is_new = True  # Made in this life.
         self.left = left  # What an earlier life has left of it, where the object itself could not be kept.
         self.is_watched = False  # Its steps are updates.
@@ -70,7 +73,7 @@ class Kept:
 
     def watch(self, before: Callable[..., None], after: Callable[..., None]) -> None:
         """Call these before and after each step, if it is an optimizer."""
-        if not self.is_watched and hasattr(self.object, "register_step_pre_hook"):
+        if not self.is_watched and not self.is_anew and hasattr(self.object, "register_step_pre_hook"):
             self.object.register_step_pre_hook(before)
             self.object.register_step_post_hook(after)
             self.is_watched = True
@@ -178,12 +181,15 @@ class State:
         dump: Callable[[T], Any] | None = None,
         load: Callable[[T, Any], object] | None = None,
         part: str = "",
+        anew: bool = False,
     ) -> T:
         """The object of that name: the one that this process has, or what `build()` returns. Before `begin`.
 
         A module, an optimizer, or whatever has `state_dict` and `load_state_dict`; for anything else `dump(object)` returns
         tensors and plain values, and `load(object, them)` puts them back. `part`: which part of the model it is, where ranks
-        hold different ones that are no DTensors; ranks with the same hold the same bytes.
+        hold different ones that are no DTensors; ranks with the same hold the same bytes. `anew`: `build()` is called in each
+        life, and what it returns is filled by `begin`: for an object that refers to what ends with the round. Whoever says
+        that says what an update is, too: its `step()` is not watched.
 
         TypeError: it cannot be kept; it says why. RuntimeError: after `begin`.
         """
@@ -194,7 +200,7 @@ class State:
             left = kept.left if kept is not None and kept.part == part else None
             if left is None:
                 self._generation = None  # what an earlier life has left is not all of it
-            self._kept[name] = kept = Kept(name, build, dump, load, part, left)
+            self._kept[name] = kept = Kept(name, build, dump, load, part, left, anew)
         if name not in self._names:
             self._names.append(name)
         return kept.object  # type: ignore[no-any-return]
@@ -288,12 +294,7 @@ class State:
         for kept in self._objects():
             kept.watch(self._before_step, self._after_step)
         self._is_simple = _is_simple(self._objects())
-        self._buffers = [
-            (buffer, buffer.clone())
-            for kept in self._objects()
-            if kept.is_module
-            for _, buffer in kept.object.named_buffers()
-        ]
+        self._buffers = [(buffer, buffer.clone()) for buffer in self._all_buffers()]
 
     def _before_step(self, *_: object) -> None:
         if self._depth or not self._begun:
@@ -327,16 +328,18 @@ class State:
     def end_life(self) -> None:
         """This life is cut short, and another follows."""
         is_whole = self._generation is not None
+        copies, self._buffers = [copy for _, copy in self._buffers], []
+        for buffer, copy in zip(self._all_buffers(), copies):  # those of now: a framework may have moved them
+            if is_whole:
+                buffer.copy_(copy)
         self._begun, self._depth, self._by_itself, self._mark, self._source = False, 0, False, None, layout.NO_STATE
         self._names.clear()
-        buffers, self._buffers = self._buffers, []
-        for buffer, copy in buffers if is_whole else ():
-            buffer.copy_(copy)
         alive = [kept for kept in self._kept.values() if kept.object is not None]
         for kept in alive:
             kept.end_life()
-        if any(kept.is_sharded() for kept in alive if kept.is_module):  # its meshes end, and all that refers to them
-            for kept in alive:
+        meshes_end = any(kept.is_sharded() for kept in alive if kept.is_module)  # and all that refers to them
+        for kept in alive:
+            if meshes_end or kept.is_anew:
                 kept.let_go(is_whole)
 
     def forget(self) -> None:
@@ -348,6 +351,9 @@ class State:
 
     def _objects(self) -> list[Kept]:
         return [self._kept[name] for name in self._names]
+
+    def _all_buffers(self) -> list[Any]:
+        return [one for kept in self._objects() if kept.is_module for _, one in kept.object.named_buffers()]
 
     def _tree(self) -> dict[str, Any]:
         return {"kept": {kept.name: kept.dump() for kept in self._objects()}, "values": self._values}
