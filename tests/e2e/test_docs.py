@@ -66,6 +66,7 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("docs/how-to/spares.md", "holdfast readmit"): "needs several hosts; tests/e2e/test_several_nodes.py does it on one",
     ("docs/how-to/health.md", "holdfast check --pairs"): "needs 32 hosts; tests/e2e/test_pairs_of_nodes.py has four nodes",
     ("docs/how-to/health.md", "holdfast health-service"): "runs until it is stopped; tests/e2e/test_health_service.py",
+    ("docs/how-to/in-place.md", "pip install"): "needs a package index; tests/e2e/test_in_place_trainers.py runs the script",
     ("docs/how-to/callbacks.md", "pip install"): "needs a package index; tests/e2e/test_callbacks.py runs the scripts",
     ("docs/how-to/placement.md", "NVRX_GPUS_PER_NUMA=4"): "needs numactl; tests/e2e/test_placed_workers.py has one",
     ("docs/how-to/kubernetes.md", "kubectl"): "needs Kubernetes; tests/unit/test_kubernetes_examples.py checks the manifests",

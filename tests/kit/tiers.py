@@ -146,6 +146,7 @@ THOROUGH = {
         e2e/test_etcd.py::test_history_that_is_compacted_under_the_watches_costs_nothing
         """,
     "frameworks that take long to import: Lightning, Transformers, JAX, NVRx's and Google's own clients": """
+        e2e/test_in_place_trainers.py
         e2e/test_callbacks.py but test_the_plain_loop_says_its_steps_and_sections
         e2e/test_jax.py
         e2e/test_nvrx_client.py
