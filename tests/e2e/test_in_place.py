@@ -261,7 +261,14 @@ def wait(life):
                 how_often.append(1)
                 if len(how_often) > 1:
                     raise
+    elif how == "finaliser":
+        stays = Stays()
+        time.sleep(100)
     elif how == "deaf":
+        time.sleep(100)
+
+class Stays:
+    def __del__(self):
         time.sleep(100)
 
 how_often = []
@@ -275,7 +282,7 @@ def pids_of(folder: Any, number: int) -> dict[int, int]:
     return {int(rank): int(pid) for of, rank, pid, _ in found if int(of) == number}
 
 
-@pytest.mark.parametrize("how", ["sleep", "finally", "lock", "socket", "python", "swallowed"])
+@pytest.mark.parametrize("how", ["sleep", "finally", "lock", "socket", "python", "swallowed", "finaliser"])
 def test_a_rank_comes_out_of_whatever_it_does(holdfast: Any, script: Any, tmp_path: Any, how: str) -> None:
     folder = tmp_path / "seen"
     folder.mkdir()
@@ -316,6 +323,48 @@ def test_a_script_s_own_error_ends_it_as_ever(holdfast: Any, script: Any) -> Non
     source = "from holdfast import client\ndef train(life):\n    raise ValueError('mine')\nclient.run_in_place(train)"
     ran = holdfast("run", "--max-restarts", 0, script(source))
     assert ran.returncode == 1 and "ValueError: mine" in ran.output
+
+
+SENDS = LIGHT_TORCH + """
+import os, signal, sys, time, torch, torch.distributed as dist
+from holdfast import client
+folder, rank = sys.argv[1], int(os.environ["RANK"])
+
+def send(life):
+    dist.init_process_group("gloo")
+    open(f"{folder}/{os.environ['HOLDFAST_ROUND']}.{rank}.{os.getpid()}.0", "w").close()
+    if life.number or os.environ["HOLDFAST_ROUND"] == "2":
+        return
+    many = torch.zeros(1 << 26)  # more than any socket takes at once
+    if rank == 1:
+        awaited = dist.irecv(many, 0)
+        dist.barrier()
+        os.kill(os.getpid(), signal.SIGSTOP)
+    dist.barrier()
+    dist.send(many, 1)
+
+client.run_in_place(send)
+"""
+
+
+@pytest.mark.torch
+def test_a_rank_comes_out_that_sends_to_one_that_is_killed(
+    holdfast: Any, script: Any, tmp_path: Any, wait_until: Any
+) -> None:
+    """Gloo does not tell it of the connection's end. Who is killed has read a part of what is sent, and is stopped then."""
+    folder = tmp_path / "seen"
+    folder.mkdir()
+    job = holdfast.start("run", "--nproc-per-node", 2, "--max-restarts", 1, script(SENDS), folder)
+    wait_until(lambda: len(pids_of(folder, 1)) == 2 and stopped(pids_of(folder, 1)[1]), what="one that is stopped")
+    os.kill(pids_of(folder, 1)[1], signal.SIGKILL)
+    ran = job.wait()
+    assert ran.returncode == 0, ran.output
+    assert pids_of(folder, 1)[0] == pids_of(folder, 2)[0], ran.output
+
+
+def stopped(pid: int) -> bool:
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] == "T"
 
 
 WRAPPED = """

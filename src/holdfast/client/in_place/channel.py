@@ -16,6 +16,7 @@ import sys
 import threading
 from _thread import start_new_thread
 from _warnings import warn
+from contextlib import suppress
 
 from holdfast.client.in_place import groups
 from holdfast.client.in_place.device import Device
@@ -81,12 +82,12 @@ class Channel:
 
     def leave(self, error: BaseException | None, is_regroup: bool) -> bool:
         """The script's code has ended. Whether another life follows; else this process is as any other from now on."""
+        is_cut_short = error is not None and (is_regroup or (_follows(error) and self.is_asked.wait(FOLLOWS_S)))
+        if is_cut_short and self.is_asked.is_set():
+            _end_frames(error)
         self.inside = False
         self.is_out.set()
-        if error is not None and not is_regroup and not (_follows(error) and self.is_asked.wait(FOLLOWS_S)):
-            this_worker.tell_life(layout.NOT_IN_PLACE)
-            return False
-        if not self.is_asked.is_set():
+        if (error is not None and not is_cut_short) or not self.is_asked.is_set():
             this_worker.tell_life(layout.NOT_IN_PLACE)
             return False
         return True
@@ -202,6 +203,18 @@ def begin(bootstrap: ModuleType, given: dict[str, object]) -> None:
     stash = sys.modules.get("holdfast.client.stash")
     if stash is not None:
         stash.begin_life()
+
+
+def _end_frames(error: BaseException | None) -> None:
+    """Let go of all that the script's functions had. A finaliser that waits, as a data loader's does for its processes, is the
+    script's code still, and is interrupted."""
+    while error is not None:
+        trace = error.__traceback__
+        while trace is not None:
+            with suppress(RuntimeError):  # it runs: it is whose `with` this is
+                trace.tb_frame.clear()
+            trace = trace.tb_next
+        error = error.__context__
 
 
 def _keep(state: State) -> None:

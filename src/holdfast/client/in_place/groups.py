@@ -14,7 +14,10 @@ import os
 import socket
 import sys
 import threading
+from _thread import start_new_thread
 from time import monotonic
+
+from holdfast.client.in_place import lost_sends
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,9 +32,10 @@ MEETING_S = 60.0  # After so long torch waits by itself, and says why it gives u
 
 
 _held: list[object] = []
-_before: list[object] = []
-"""Process groups of this life, and of the one before. Whoever drops the last reference to one ends its threads. C++ code does
-that with the GIL, for which one of those threads may wait: DDP as it goes, or `destroy_process_group` in a `finally`."""
+"""Process groups of this life. Whoever drops the last reference to one ends its threads. C++ code does that with the GIL, for
+which one of those threads may wait: DDP as it goes, or `destroy_process_group` in a `finally`."""
+_is_over = threading.Event()
+"""The life that follows the one whose groups are kept has ended."""
 
 
 def hold() -> None:
@@ -42,9 +46,20 @@ def hold() -> None:
 
 def end_life() -> None:
     """Let go of the groups of the life before, since nothing of its script is left. What this one has left may still refer to
-    its own."""
-    _before[:] = _held
+    its own. Another thread does it: a thread of gloo's may be lost in a collective until that times out, and whoever lets go of
+    its group waits for it, without the GIL."""
+    global _is_over
+    if _held:
+        lost_sends.end()  # those that were lost since
+    _is_over.set()
+    _is_over = threading.Event()
+    start_new_thread(_keep_until, (_is_over, list(_held)))
     _held.clear()
+
+
+def _keep_until(is_over: threading.Event, groups: list[object]) -> None:
+    is_over.wait()
+    groups.clear()
 
 
 def sockets() -> frozenset[str]:
@@ -81,6 +96,7 @@ def tear_down(before: Collection[str]) -> None:
     and names what is made next by that count, which has to be the same in all ranks."""
     if (c10d := _c10d()) is None:
         return
+    hold()
     _abort_all(c10d, before)
     try:
         if c10d.is_initialized():
@@ -109,6 +125,7 @@ def _abort_all(c10d: ModuleType, before: Collection[str]) -> None:
     for fd, name in _open_files().items():
         if name.startswith("socket:") and name not in before:
             _shut(fd)
+    lost_sends.end()
 
 
 def _open_files() -> dict[int, str]:
