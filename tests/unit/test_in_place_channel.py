@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 from collections.abc import Iterator
@@ -106,6 +107,21 @@ def test_a_word_that_comes_as_a_life_begins_is_not_forgotten(page: Page, monkeyp
     page.say(2, {})
     thread.join(PATIENCE_S)
     assert channel.is_asked.wait(PATIENCE_S)
+
+
+def test_a_rank_without_descriptors_hears_the_next_word_too(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(before: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(module.groups, "interrupt", refuse)
+    channel = listening(page)
+    page.say(1)
+    assert channel.is_asked.wait(PATIENCE_S)
+    thread = regrouping(channel)
+    page.await_told(layout.LET_GO)
+    page.say(2, {})
+    page.await_told(layout.LET_GO, layout.IN_PLACE)
+    thread.join(PATIENCE_S)
 
 
 def test_a_second_loop_over_lives_is_told_that_only_the_first_can() -> None:

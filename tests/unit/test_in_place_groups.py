@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
@@ -35,6 +36,16 @@ def test_a_group_whose_threads_do_not_end_holds_up_nobody(monkeypatch: pytest.Mo
     ends.join(PATIENCE_S)
     assert not ends.is_alive() and not threads_end.is_set()
     threads_end.set()
+
+
+def test_a_descriptor_that_has_become_something_else_is_left_alone() -> None:
+    """Gloo's own thread closes connections, while another looks at what is open."""
+    reads, writes = os.pipe()
+    groups._shut(reads, "socket:[1]")
+    os.write(writes, b"as ever")
+    assert os.read(reads, 100) == b"as ever"
+    os.close(reads)
+    os.close(writes)
 
 
 def test_without_torch_no_send_is_lost() -> None:

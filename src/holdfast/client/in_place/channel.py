@@ -38,9 +38,9 @@ AGAIN_S = 0.5
 """After so long a main thread that has not come out is sent the signal again: code that catches everything, or a finaliser in
 which Python drops exceptions, may have swallowed the first."""
 
-SOON_S, OFTEN = 0.01, 10
-"""After so long, so often, where its handler has not raised: it was in our own code, in an update that is to be completed, or C
-code holds it."""
+SOON_S, OFTEN = 0.01, 100
+"""After so long, so often, where its handler has not raised: it was in our own code, in an update, or C code holds it. For that
+second an update may come to its end: all ranks are in it at the same time, and if all are torn, no rank has a whole state."""
 
 OURS = ("holdfast.client.in_place.lives", "holdfast.client.in_place.channel")
 """Code that looks for the agent's word by itself."""
@@ -166,7 +166,8 @@ class Channel:
             self.state.settle()
         self.is_raised = False
         for self.sent in itertools.count():
-            groups.interrupt(self.before)
+            with suppress(OSError):  # no descriptor is left: the signal may do alone
+                groups.interrupt(self.before)
             if not self.is_out.is_set():
                 signal.pthread_kill(self.main, SIGNAL)
             if self.is_out.wait(AGAIN_S if self.is_raised or self.sent > OFTEN else SOON_S):

@@ -124,7 +124,7 @@ def _abort_all(c10d: ModuleType, before: Collection[str]) -> None:
             continue
     for fd, name in _open_files().items():
         if name.startswith("socket:") and name not in before:
-            _shut(fd)
+            _shut(fd, name)
     lost_sends.end()
 
 
@@ -139,12 +139,14 @@ def _open_files() -> dict[int, str]:
     return found
 
 
-def _shut(fd: int) -> None:
+def _shut(fd: int, name: str) -> None:
     """Shut a TCP connection: who waits at either end is told that it is gone."""
     try:
         copy = os.dup(fd)
     except OSError:
         return
+    if os.readlink(f"/proc/self/fd/{copy}") != name:  # it has been closed meanwhile, and is something else
+        return os.close(copy)
     with socket.socket(fileno=copy) as one:
         try:
             if one.family in (socket.AF_INET, socket.AF_INET6) and one.getpeername():
