@@ -17,6 +17,7 @@
 #   make fuzz           bytes that find their own way into the decoder, for FUZZ_S seconds
 #   make diagnosis      how well are failures diagnosed? Every score with its interval: ARGS="unseen --wrong"
 #   make chaos          play every kind of fault that the record lacks → docs/reference/faults.md: KINDS= TRIES=3 SEED=1 JOBS=1
+#   make in-place       a thousand failures in one job whose ranks begin again in their processes: ARGS="twice --failures 200"
 #   make sim            10,000 simulated jobs with faults, every rule checked, on all CPUs
 #   make bench          side by side with torchrun → docs/benchmarks.md
 #   make example-etcd   two agents and a real etcd, as in examples/multi_container
@@ -49,7 +50,7 @@ PARALLEL = -n $(AT_ONCE) --dist loadgroup --no-loadscope-reorder
 PYTEST   = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest $(PARALLEL) --durations 10
 
 .NOTPARALLEL:
-.PHONY: wheels release test test-all test-changed lint ready coverage flaky mutations house diagnosis reference chaos sim docs demo recording example-etcd bench fuzz clean torch nvrx google frameworks mkdocs
+.PHONY: wheels release test test-all test-changed lint ready coverage flaky mutations house diagnosis reference chaos in-place sim docs demo recording example-etcd bench fuzz clean torch nvrx google frameworks mkdocs
 .PHONY: promtool system compiled
 .DEFAULT_GOAL = test
 
@@ -114,6 +115,9 @@ sim: $(VENV)/.core
 chaos: $(VENV)/.dev torch system compiled
 	@$(BIN)/python tests/chaos/campaign.py $(if $(KINDS),--kinds "$(KINDS)") $(if $(TRIES),--tries $(TRIES)) $(if $(SEED),--seed $(SEED)) \
 	    $(if $(JOBS),--jobs $(JOBS)) $(ARGS)
+
+in-place: $(VENV)/.dev torch compiled
+	@$(BIN)/python tests/tools/in_place.py $(or $(ARGS),any --failures 1000)
 
 demo: $(VENV)/.core torch
 	@$(BIN)/python examples/demo.py $(ARGS)

@@ -105,6 +105,7 @@ THOROUGH = {
         e2e/test_in_place.py::test_who_has_not_failed_keeps_its_process_and_the_loss_is_that_of_an_undisturbed_run but memory
         e2e/test_in_place.py::test_no_state_is_trained_on_that_was_torn_by_a_kill_at_any_moment
         e2e/test_in_place.py::test_a_lost_part_of_a_sharded_model_comes_from_whoever_has_it
+        e2e/test_in_place_long.py
         e2e/test_hard_use.py::test_a_hundred_restarts_cost_the_agent_nothing but plain
         """,
     "faults that take their seconds, of which a simulated job or a machine by itself shows the decision": """
