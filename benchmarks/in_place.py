@@ -1,8 +1,8 @@
 """How soon does a rank train on when another was killed, and it need not start over? Against NVRx's wrapper.
 
-Two ranks, DDP over gloo. Ours: `client.run_in_place` with its state in memory, and a spare that is forked takes the killed
-one's place. NVRx's `inprocess.Wrapper`, and ours by its names: two processes that no launcher watches, and the one that is left
-goes on alone, which spares it the wait for another. Each with its defaults.
+Two or four ranks, DDP over gloo. Ours: `client.run_in_place` with its state in memory, and a spare that is forked takes the
+killed one's place. NVRx's `inprocess.Wrapper`, and ours by its names: processes that no launcher watches, and those that are
+left go on with one fewer, which spares them the wait for another. Each with its defaults.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import importlib.util
 import os
 import signal
 import time
+from collections.abc import Iterator
 from statistics import median
 
 from harness import HOLDFAST, Bench, Launch, Row, command, free_port, launch, worker
@@ -21,11 +22,13 @@ OTHERS = 5  # Jobs of those whose killed rank is not replaced.
 NVRX = "nvrx"
 SETTLED_S = 0.5
 """How long ranks train before one is killed."""
+MUCH_MB = 2000
+WHAT = "SIGKILL → a survivor's next optimizer step"
 
 
-def kill(job: Launch, life: int, left: int) -> float:
+def kill(job: Launch, life: int, ranks: int, left: int) -> float:
     """SIGKILL the last rank in `life`; milliseconds until the first one has made a step in the next, of `left` ranks."""
-    victim = max(job.wait_for(f"step{life}", 2), key=lambda note: note.rank)
+    victim = max(job.wait_for(f"step{life}", ranks), key=lambda note: note.rank)
     time.sleep(SETTLED_S)
     killed_at = time.monotonic()
     os.kill(victim.pid, signal.SIGKILL)
@@ -33,46 +36,48 @@ def kill(job: Launch, life: int, left: int) -> float:
     return 1000 * (next(note.at for note in back if note.rank == 0) - killed_at)
 
 
-def beside_an_agent(kills: int) -> list[float]:
+def beside_an_agent(kills: int, ranks: int, more_mb: int = 0) -> list[float]:
     """So many kills in one job, once a spare waits."""
     with launch() as job:
         spares = ["--warm-mode", "fork", "--warm-spares", "1"]  # one process, of which a worker is forked when it is needed
-        options = ["--nproc-per-node", "2", "--max-restarts", str(kills), "--backoff", "0", *spares]
-        job.start([*command(HOLDFAST), *options, worker("in_place"), "agent"])
+        options = ["--nproc-per-node", str(ranks), "--max-restarts", str(kills), "--backoff", "0", *spares]
+        job.start([*command(HOLDFAST), *options, worker("in_place"), "agent", str(more_mb)])
         found = []
         for life in range(kills):
-            job.wait_for(f"step{life}", 2)
+            job.wait_for(f"step{life}", ranks)
             wait_for_spares(job, 1)
-            found.append(kill(job, life, left=2))
+            found.append(kill(job, life, ranks, left=ranks))
         job.announce("over")
         return found
 
 
-def among_peers(package: str) -> float:
+def among_peers(package: str, ranks: int) -> float:
     """One kill in a job of its own."""
     with launch() as job:
-        meeting = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port()), "PYTHONWARNINGS": "ignore"}
-        for rank in range(2):
+        at = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port()), "PYTHONWARNINGS": "ignore"}
+        meeting = at | {"WORLD_SIZE": str(ranks)}
+        for rank in range(ranks):
             job.start([*command(""), worker("in_place"), package], meeting | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
-        found = kill(job, 0, left=1)
-        job.announce("over")
-        job.wait_for_end()
+        found = kill(job, 0, ranks, left=ranks - 1)
+        job.announce("over")  # NVRx's do not always end then
         return found
 
 
-def run(bench: Bench) -> list[Row]:
-    """Two rows; none without torch."""
+def run(bench: Bench) -> Iterator[Row]:
+    """Two rows for two ranks and for four, and one for much state; none without torch."""
     if importlib.util.find_spec("torch") is None:
-        return []
-    ours = beside_an_agent(bench.times(KILLS))
-    seen = {HOLDFAST: [among_peers("holdfast") for _ in range(bench.times(OTHERS))]}
-    if importlib.util.find_spec("nvidia_resiliency_ext") is not None:
-        seen[NVRX] = [among_peers("nvidia_resiliency_ext") for _ in range(bench.times(OTHERS))]
-    theirs = median(seen[NVRX]) if NVRX in seen else None
-    note = "NVRx is not installed" if theirs is None else f"NVRx, with one rank fewer: {theirs:.0f} ms"
-    met = None if theirs is None else median(ours) <= min(theirs / 5, 100)
-    what = "SIGKILL → the survivor's next optimizer step, DDP of two"
-    return [
-        Row(f"{what}: in place", "ms", {HOLDFAST: ours}, "≤ 1/5 of NVRx, ≤ 100 ms", met, note),
-        Row(f"{what}: `holdfast.inprocess`, no launcher", "ms", seen, note=note),
-    ]
+        return
+    for ranks, words in ((2, "two"), (4, "four")):
+        ours = beside_an_agent(bench.times(KILLS), ranks)
+        seen = {HOLDFAST: [among_peers("holdfast", ranks) for _ in range(bench.times(OTHERS))]}
+        if importlib.util.find_spec("nvidia_resiliency_ext") is not None:
+            seen[NVRX] = [among_peers("nvidia_resiliency_ext", ranks) for _ in range(bench.times(OTHERS))]
+        theirs = median(seen[NVRX]) if NVRX in seen else None
+        note = "NVRx is not installed" if theirs is None else f"NVRx, with one rank fewer: {theirs:.0f} ms"
+        met = None if theirs is None else median(ours) <= min(theirs / 5, 100)
+        what = f"{WHAT}, DDP of {words}"
+        yield Row(f"{what}: in place", "ms", {HOLDFAST: ours}, "≤ 1/5 of NVRx, ≤ 100 ms", met, note)
+        yield Row(f"{what}: `holdfast.inprocess`, no launcher", "ms", seen, note=note)
+    much_mb = MUCH_MB // 10 if bench.quick else MUCH_MB
+    much = {HOLDFAST: beside_an_agent(bench.times(KILLS), 2, much_mb)}
+    yield Row(f"{WHAT}, DDP of two, in place, and the newcomer is given {much_mb} MB", "ms", much)

@@ -1,7 +1,7 @@
 """A rank that trains with DDP, and begins again in its own process when another is killed. It notes each life's first step.
 
-    in_place.py agent       client.run_in_place, beside an agent
-    in_place.py PACKAGE     that package's `inprocess.Wrapper`, with no launcher
+in_place.py agent [MB]  client.run_in_place, beside an agent; so many megabytes more are kept, which do not change
+in_place.py PACKAGE     that package's `inprocess.Wrapper`, with no launcher
 """
 
 import os
@@ -48,6 +48,7 @@ if sys.argv[1] == "agent":
         dist.init_process_group("gloo")
         model = life.state.keep("model", network)
         optimizer = life.state.keep("optimizer", lambda: sgd(model))
+        life.state.keep("more", lambda: torch.nn.Embedding(int((*sys.argv, 0)[2]) * 1000, 250))
         life.state.begin()
         train(int(os.environ["HOLDFAST_ROUND"]) - 1, model, optimizer, life.update)
 
