@@ -12,6 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from statistics import median
 
 from harness import HOLDFAST, Bench, Launch, Row, command, free_port, launch, worker
@@ -71,9 +72,13 @@ def run(bench: Bench) -> Iterator[Row]:
         ours = beside_an_agent(bench.times(KILLS), ranks)
         seen = {HOLDFAST: [among_peers("holdfast", ranks) for _ in range(bench.times(OTHERS))]}
         if importlib.util.find_spec("nvidia_resiliency_ext") is not None:
-            seen[NVRX] = [among_peers("nvidia_resiliency_ext", ranks) for _ in range(bench.times(OTHERS))]
-        theirs = median(seen[NVRX]) if NVRX in seen else None
-        note = "NVRx is not installed" if theirs is None else f"NVRx, with one rank fewer: {theirs:.0f} ms"
+            seen[NVRX] = []
+            for _ in range(bench.times(OTHERS)):
+                with suppress(RuntimeError):  # four of its ranks have not met again within 60 s on a busy machine
+                    seen[NVRX].append(among_peers("nvidia_resiliency_ext", ranks))
+        theirs = median(seen[NVRX]) if seen.get(NVRX) else None
+        vain = "did not go on within 60 s" if NVRX in seen else "is not installed"
+        note = f"NVRx {vain}" if theirs is None else f"NVRx, with one rank fewer: {theirs:.0f} ms"
         met = None if theirs is None else median(ours) <= min(theirs / 5, 100)
         what = f"{WHAT}, DDP of {words}"
         yield Row(f"{what}: in place", "ms", {HOLDFAST: ours}, "≤ 1/5 of NVRx, ≤ 100 ms", met, note)
