@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.client.in_place import channel as module
 from holdfast.client.in_place.channel import Channel, open_channel
+from holdfast.client.in_place.lives import Regroup, _is_of_regroup
 from holdfast.core.page import layout
 
 PATIENCE_S = 20.0
@@ -134,3 +135,18 @@ def test_a_second_loop_over_lives_is_told_that_only_the_first_can() -> None:
             open_channel(Page(), KeyboardInterrupt, None)  # type: ignore[arg-type]
     finally:
         signal.signal(module.SIGNAL, before)
+
+
+def test_who_wants_to_end_while_regroup_unwinds_is_let_go() -> None:
+    """An error of a `finally` that needed the group is no error of the script's; a wish to end is one."""
+    for wish, goes_on in ((ValueError("the group is gone"), True), (SystemExit(1), False), (KeyboardInterrupt(), False)):
+        with pytest.raises(type(wish)) as caught:
+            try:
+                raise Regroup
+            finally:
+                raise wish
+        assert _is_of_regroup(caught.value) is goes_on
+    ring = ValueError()
+    ring.__context__ = KeyError()
+    ring.__context__.__context__ = ring
+    assert not _is_of_regroup(ring)

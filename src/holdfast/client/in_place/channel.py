@@ -209,7 +209,9 @@ def begin(bootstrap: ModuleType, given: dict[str, object]) -> None:
 def _end_frames(error: BaseException | None) -> None:
     """Let go of all that the script's functions had. A finaliser that waits, as a data loader's does for its processes, is the
     script's code still, and is interrupted."""
-    while error is not None:
+    passed: list[BaseException] = []
+    while error is not None and error not in passed:
+        passed.append(error)
         trace = error.__traceback__
         while trace is not None:
             with suppress(RuntimeError):  # it runs: it is whose `with` this is

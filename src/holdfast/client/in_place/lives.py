@@ -88,9 +88,11 @@ class Life:
 
 def _is_of_regroup(error: BaseException | None) -> bool:
     """It is `Regroup`, or was raised as that unwound: a `finally` may need the group that is aborted."""
-    while error is not None and not isinstance(error, Regroup):
+    passed: list[BaseException] = []
+    while isinstance(error, Exception) and not isinstance(error, Regroup) and error not in passed:  # who wants to end may
+        passed.append(error)
         error = error.__context__
-    return error is not None
+    return isinstance(error, Regroup)
 
 
 def lives(tear_down: Callable[[], object] | None = None) -> Iterator[Life]:

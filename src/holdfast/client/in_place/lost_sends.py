@@ -61,7 +61,7 @@ def _waits(memory: int) -> list[Wait]:
                 number, *given = file.read().split()
             if number in FUTEX and int(given[3], 16):
                 found.append((task, int(given[0], 16), os.pread(memory, 16, int(given[3], 16))))
-        except OSError:  # it has ended
+        except (OSError, OverflowError):  # it has ended, or the fourth argument is none
             continue
     return found
 
