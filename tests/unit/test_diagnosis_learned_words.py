@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kit import KIT
 
-from holdfast.core.job.finding import CLASSES, Class, Finding
+from holdfast.core.job.finding import CLASSES, Class, Finding, Quote
 from holdfast.diagnosis.attribute import attribute
 from holdfast.diagnosis.gather import of_text
 from holdfast.diagnosis.opinions.learned_words import distinct, features, weighed
@@ -53,8 +53,17 @@ def test_a_rule_that_is_less_sure_gives_way_to_plain_words_and_else_says_less() 
     assert weighed(found(Class.STORAGE, 0.75), STORAGE).confidence == 0.75
 
 
+HARMLESS = "UserWarning: The given NumPy array is not writable, and PyTorch does not support non-writable tensors\n"
+
+
+def test_a_warning_is_no_failure_and_overrules_no_known_end() -> None:
+    assert attribute(of_text(f"step 1\n{HARMLESS}step 2\nTraining finished\n", load())).kind == Class.UNKNOWN
+    ended = found(Class.OOM_HOST, 0.55, rule="", evidence=(Quote(text="exit code -9"),))
+    assert weighed(ended, (HARMLESS,)) == weighed(ended, STORAGE) == ended
+
+
 def test_numbers_make_no_difference_and_parts_of_names_count() -> None:
-    assert distinct(["node 7 lost", "node 8 lost", "gone"]) == ("node 8 lost", "gone")
+    assert distinct(["node 7 lost", "gone", "node 8 lost"]) == ("gone", "node 8 lost")
     assert features(["DiskQuotaError on 12"]) == {"diskquotaerror", "on", "diskquotaerror on", "disk", "quota", "error"}
 
 

@@ -23,11 +23,12 @@ SURE, SURER = 0.6, 0.8  # How likely a class must be by the words to be named wh
 MOST = 0.65  # No answer by words alone is surer: where they were tried, two in three were right.
 MOST_LINES = 60
 
-_TELLS = re.compile(
+_PLAINLY = (
     r"(?i)error|exception|fatal|fail|critical|cannot|can't|unable|abort|panic|kill|denied|exceed|lost|unreachable|crash|refused"
-    r"|timed? ?out|oom|memory|signal|xid|ecc|not |no such|invalid|unexpected|corrupt|missing|preempt|cancel|evict|drain|down\b"
-    r"|warn|assert"
+    r"|timed? ?out|oom|xid|ecc|no such|invalid|unexpected|corrupt|missing|preempt|cancel|evict|drain"
 )
+_FAILS = re.compile(_PLAINLY)  # One line at least must say as much: the others may be harmless.
+_TELLS = re.compile(rf"{_PLAINLY}|memory|signal|not |down\b|warn|assert")
 _WORD = re.compile(r"[a-zA-Z_][a-zA-Z_]+")
 _PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
 _DIGITS = re.compile(r"\d+")
@@ -39,8 +40,13 @@ def tells(line: str) -> bool:
 
 
 def distinct(lines: Iterable[str]) -> tuple[str, ...]:
-    """The last of these lines, each shape once."""
-    return tuple({_DIGITS.sub("0", line): line for line in lines}.values())[-MOST_LINES:]
+    """The last of these lines, each shape once, where it came last."""
+    found: dict[str, str] = {}
+    for line in lines:
+        shape = _DIGITS.sub("0", line)
+        found.pop(shape, None)
+        found[shape] = line
+    return tuple(found.values())[-MOST_LINES:]
 
 
 def features(lines: Iterable[str]) -> set[str]:
@@ -59,7 +65,8 @@ def features(lines: Iterable[str]) -> set[str]:
 
 def weighed(found: Finding, said: Sequence[str]) -> Finding:
     """The finding, where its rule is not sure as the words of `said` have it."""
-    if found.confidence >= RULES_SURE or not said:
+    is_of_end = not found.rule and bool(found.evidence)  # how it ended is known, and tells more
+    if found.confidence >= RULES_SURE or is_of_end or not any(map(_FAILS.search, said)):
         return found
     order = likely(said)
     kind, share = order[0]
