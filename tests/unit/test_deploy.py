@@ -91,7 +91,7 @@ def test_two_supervisors_are_the_base_s_over_a_store_of_which_one_leads():
     for thing in made.values():
         validate(thing)
     spec = made["Deployment", "holdfast-supervisor"]["spec"]
-    assert (spec["replicas"], spec["strategy"]["type"]) == (2, "RollingUpdate")
+    assert (spec["replicas"], spec["strategy"]["type"]) == (2, "Recreate")
     (container,) = spec["template"]["spec"]["containers"]
     (alone,) = the("Deployment")["spec"]["template"]["spec"]["containers"]
     assert {*container["command"]} - {*alone["command"]} == {"--store=kubernetes://holdfast-supervisor"}
