@@ -293,7 +293,7 @@ def test_so_is_each_by_the_command_itself(holdfast, tmp_path: Path, slip: Slip) 
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("flag", ["--log-dir", "--stash-dir", "--ft-cycle-info-dir"])
+@pytest.mark.parametrize("flag", ["--log-dir", "--stash-dir"])
 def test_a_folder_of_another_user_s_is_told_before_anything_starts(tmp_path: Path, flag: str) -> None:
     """Of whoever may not write there; root may everywhere."""
     lay_out(tmp_path)

@@ -7,12 +7,14 @@ goes on without what it cannot write, and says so.
 from __future__ import annotations
 
 import os
+import stat
 
 from holdfast.core.config.config import RunConfig
 from holdfast.core.config.own_options import SCHEDULERS
 from holdfast.core.errors import UsageError
 from holdfast.telemetry.record.io_thread import IoThread
 
+CYCLES = "--ft-cycle-info-dir"  # Only the coordinator's node writes there: another one may not have it.
 PATIENCE_S = 2.0  # For a file server that does not answer: then it is left to the agent.
 
 
@@ -22,7 +24,7 @@ def check_folders(config: RunConfig) -> None:
     wanted = {
         "--log-dir": config.log_dir if config.log_dir != os.devnull else None,
         "--stash-dir": config.stash_dir,
-        "--ft-cycle-info-dir": config.ft.cycle_info_dir,
+        CYCLES: config.ft.cycle_info_dir,
         "--ft-per-cycle-applog-prefix": gathered and os.path.dirname(os.path.abspath(gathered)),
     }
     witness = config.witness if config.rdzv_backend == "embedded" and config.witness not in SCHEDULERS else None
@@ -30,7 +32,7 @@ def check_folders(config: RunConfig) -> None:
         return
     thread = IoThread(PATIENCE_S, close_s=0.0)
     found = thread.value(lambda: next(filter(None, (_trouble(flag, path) for flag, path in wanted.items() if path)), ""))
-    has_witness = not witness or thread.value(lambda: os.path.isdir(witness)) is not False
+    has_witness = not witness or thread.value(lambda: _mode(witness) not in (None, 0)) is not False
     thread.close()
     if found:
         raise UsageError(found, hint="name a folder that this user may write to, or leave the flag out")
@@ -41,11 +43,21 @@ def check_folders(config: RunConfig) -> None:
 def _trouble(flag: str, path: str) -> str:
     """What is wrong with it; empty: nothing that the user could have known."""
     there = os.path.abspath(path)
-    while not os.path.lexists(there):
+    while (found := _mode(there)) is None:
         there = os.path.dirname(there)
     what = path if there == os.path.abspath(path) else f"{path}: {there}"
-    if not os.path.isdir(there):
+    if found and not stat.S_ISDIR(found):
         return f"{flag}: {what} is a file, not a folder"
-    if os.access(there, os.W_OK | os.X_OK) or os.statvfs(there).f_flag & os.ST_RDONLY:
+    if not found or flag == CYCLES or os.access(there, os.W_OK | os.X_OK) or os.statvfs(there).f_flag & os.ST_RDONLY:
         return ""
     return f"{flag}: {what} may not be written to by this user"
+
+
+def _mode(path: str) -> int | None:
+    """What is there. None: nothing that this user could see; 0: its file system does not say, since it is broken."""
+    try:
+        return os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return None
+    except OSError:
+        return 0
