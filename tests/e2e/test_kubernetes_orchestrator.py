@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -102,6 +104,27 @@ def test_several_that_change_a_node_at_a_time_lose_nothing(kubernetes, adapter):
         thread.join()
     noted = json.loads(kubernetes.node("n2")["metadata"]["annotations"]["holdfast/replaced"])
     assert sorted(noted) == [f"1-{n}.replace" for n in range(4)]
+
+
+FIRST = """
+import sys, threading
+from lightkube.core.decoders import decode_list
+from lightkube.resources.core_v1 import Pod
+from holdfast.integrations.kubernetes.orchestrator import Adapter
+Adapter()
+sys.setswitchinterval(1e-6)
+ready = threading.Barrier(8)
+def decodes():
+    ready.wait()
+    decode_list(b'{"items": [{"metadata": {"name": "a"}, "spec": {"containers": []}}]}', Pod)
+threads = [threading.Thread(target=decodes) for _ in range(8)]
+[thread.start() for thread in threads], [thread.join() for thread in threads]
+"""
+
+
+def test_threads_that_ask_first_and_together_do_not_end_the_supervisor():
+    """msgspec ends its process where several threads are the first to decode a type."""
+    assert subprocess.run([sys.executable, "-c", FIRST], timeout=60).returncode == 0
 
 
 # --- replace --------------------------------------------------------------------------------------------------------------

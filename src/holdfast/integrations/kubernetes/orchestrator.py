@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import httpx2 as httpx
 from lightkube import ApiError, Client, KubeConfig
+from lightkube.core.decoders import decode_list, decode_object, decode_status
 from lightkube.core.exceptions import ConfigError
 from lightkube.models.meta_v1 import DeleteOptions, ObjectMeta, Preconditions
 from lightkube.resources.core_v1 import Node, Pod
@@ -52,6 +53,11 @@ class Adapter:
 
     def __init__(self, *, step_s: float = STEP_S) -> None:
         self.step_s = step_s
+        # msgspec crashes where several threads are the first to decode a type: here one is, before there are others.
+        decode_list(b'{"items": []}', Pod)
+        for kind in (Node, Pod, Pod.Eviction):
+            decode_object(b"{}", kind)
+        decode_status(b"{}")
 
     def drain(self, node: str, reason: str) -> str:
         """What a budget does not let go stays, and is named."""
