@@ -10,8 +10,9 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SAYS_ITS_PLACE = (
-    "import sys; from os import environ as env; "
-    "print('rank', env['RANK'], 'of', env['WORLD_SIZE'], *sys.argv[1:], env.get('PYTHONPATH'), 'HOLDFAST_WRAP' in env)"
+    "import os, sys; from os import environ as env; "
+    "told = 'rank', env['RANK'], 'of', env['WORLD_SIZE'], *sys.argv[1:], env.get('PYTHONPATH'), 'HOLDFAST_WRAP' in env; "
+    "os.write(1, (' '.join(map(str, told)) + '\\n').encode())"  # at once: two ranks share the pipe
 )
 FAILS_ONCE = "import os; assert os.environ['TORCHELASTIC_RESTART_COUNT'] == '1'"
 
