@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import pytest
 
+from holdfast.cli.run import folder_check
+
 FILES = {
     "train.py": "print('it ran')",
     "empty": "",
@@ -101,6 +103,7 @@ python train.py                                     | the script python is not t
 {MEET} node0:1 --rdzv-conf join_timeout train.py    | 'join_timeout' is not KEY=VALUE | join_timeout=600
 {MEET} node0:1 --rdzv-conf join_timeout=5min train.py | '5min' is not a number of seconds | without a unit: 300
 {MEET} 127.0.0.1:1 --require-token train.py             | --require-token | holdfast token --write FILE
+{MEET} node0:1 --witness notes.txt train.py         | --witness: TMP/notes.txt is not a directory | create it
 {MEET} node0:1 --witness nowhere train.py           | --witness: TMP/nowhere is not a directory | create it
 {MEET} node0:1 --tls-cert train.py train.py         | TLS needs --tls-ca too | give --tls-cert, --tls-key and --tls-ca
 {MEET} 127.0.0.1:1 --tls-cert garbage.pem --tls-ca garbage.pem train.py | garbage.pem holds no certificate | PEM
@@ -334,3 +337,9 @@ def test_a_launcher_s_flag_behind_the_script_is_told_and_the_script_gets_it(hold
     path = script("import sys; print(sys.argv[1:])")
     done = holdfast("run", path, "--nproc-per-node", "2")
     assert done.stdout == "['--nproc-per-node', '2']\n" and "--nproc-per-node stands behind the script" in done.stderr
+
+
+def test_a_folder_whose_file_system_does_not_say_is_left_to_the_agent_and_a_link_to_nowhere_is_not(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    assert folder_check._trouble("--log-dir", str(tmp_path / ("x" * 300) / "logs")) == ""
+    assert "link is a file, not a folder" in folder_check._trouble("--log-dir", str(tmp_path / "link"))

@@ -32,7 +32,7 @@ def check_folders(config: RunConfig) -> None:
         return
     thread = IoThread(PATIENCE_S, close_s=0.0)
     found = thread.value(lambda: next(filter(None, (_trouble(flag, path) for flag, path in wanted.items() if path)), ""))
-    has_witness = not witness or thread.value(lambda: _mode(witness) not in (None, 0)) is not False
+    has_witness = not witness or thread.value(lambda: _may_be_folder(_mode(witness))) is not False
     thread.close()
     if found:
         raise UsageError(found, hint="name a folder that this user may write to, or leave the flag out")
@@ -46,11 +46,16 @@ def _trouble(flag: str, path: str) -> str:
     while (found := _mode(there)) is None:
         there = os.path.dirname(there)
     what = path if there == os.path.abspath(path) else f"{path}: {there}"
-    if found and not stat.S_ISDIR(found):
+    if not _may_be_folder(found):
         return f"{flag}: {what} is a file, not a folder"
     if not found or flag == CYCLES or os.access(there, os.W_OK | os.X_OK) or os.statvfs(there).f_flag & os.ST_RDONLY:
         return ""
     return f"{flag}: {what} may not be written to by this user"
+
+
+def _may_be_folder(mode: int | None) -> bool:
+    """Whether what `_mode` says is one, or is not known."""
+    return mode == 0 or (mode is not None and stat.S_ISDIR(mode))
 
 
 def _mode(path: str) -> int | None:
@@ -58,6 +63,6 @@ def _mode(path: str) -> int | None:
     try:
         return os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return None
+        return stat.S_IFLNK if os.path.islink(path) else None  # a link that leads nowhere is there
     except OSError:
         return 0
