@@ -19,6 +19,9 @@ FOLDER = Path(__file__).with_suffix("")
 FRESH = FOLDER.with_name("failure_causes_fresh")
 """The next such part, of November 2026: collected and labelled by people who did not know the rules."""
 
+FRESH_PARTS = (182, 73, 95, 119, 165, 65)
+"""How many of it came each time: each was scored blind, before anything was changed for it."""
+
 PLAYED = FOLDER.with_name("failure_causes_played")
 """Failures that were played for this, each by a script that is kept beside its log."""
 
