@@ -14,7 +14,7 @@
 #   make release        dist: wheels and source archives, built twice and compared; needs by hash; a bill of materials; one job
 #   make reference      write the pages and drawings of docs/ that are made from the code
 #   make mutations      is a wrong decision found? Twenty mutants, one after the other
-#   make fuzz           bytes that find their own way into the decoder, for FUZZ_S seconds
+#   make fuzz           bytes that find their own way into the decoder, and a member that lies; FUZZ_S seconds for each
 #   make diagnosis      how well are failures diagnosed? Every score with its interval: ARGS="unseen --wrong"
 #   make chaos          play every kind of fault that the record lacks → docs/reference/faults.md: KINDS= TRIES=3 SEED=1 JOBS=1
 #   make in-place       a thousand failures in one job whose ranks begin again in their processes: ARGS="twice --failures 200"
@@ -38,6 +38,10 @@ SITE   ?= mkdocs-material==9.8.2 mkdocstrings-python==2.0.11
 GOOGLE ?= google-cloud-resiliency-supervisor==1.0.5
 # Google's goodput calculator, without its clients of a cloud, which are never asked.
 GOODPUT ?= ml-goodput-measurement==0.2.3 numpy scipy requests urllib3 certifi idna charset-normalizer
+# torchtitan and Ray, without PyTorch and what else the environment has: half a gigabyte. A few of their needs have to be that old.
+TITAN  ?= torchtitan==0.3.0 spmd_types==0.2.3 torchdata torch_checkpointing "datasets<4.8" "dill<0.4.1" "multiprocess<0.70.19" \
+          absl-py docstring_parser einops pandas pyarrow python-dateutil tensorboard typeguard tyro xxhash
+RAY    ?= ray==2.60.0 msgpack
 ARGS   ?=
 FUZZ_S ?= 60
 
@@ -107,6 +111,7 @@ ready: $(VENV)/.dev
 lint: $(VENV)/.dev
 	@$(BIN)/python -m ruff check --quiet .
 	@$(BIN)/python -m mypy --no-error-summary
+	@$(BIN)/python tests/tools/lint_client.py
 
 sim: $(VENV)/.core
 	@$(BIN)/holdfast simulate $(or $(ARGS),--seeds 0:10000)
@@ -135,6 +140,8 @@ bench: $(VENV)/.dev torch nvrx google frameworks compiled
 fuzz: $(VENV)/.core
 	@$(BIN)/python -c "import atheris" 2>/dev/null || $(PIP) install --editable ".[fuzz]" || echo "atheris is not in reach"
 	@$(BIN)/python tests/security/fuzz_decoder.py $(FUZZ_S)
+	@$(BIN)/python tests/kit/stages/lying_member.py $(FUZZ_S)
+	@$(BIN)/python tests/kit/stages/lying_elector.py $(FUZZ_S)
 
 clean:
 	rm -rf $(VENV) build dist site bench-results .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -190,11 +197,16 @@ compiled: $(VENV)/.core
 	@$(BIN)/python -m compileall -q src
 
 # The trainers that we have callbacks for, and JAX. Trainers would bring PyTorch if it is not there, and any version of it, so only
-# after it.
+# after it. torchtitan and Ray have folders of their own, for their tests only.
 frameworks: torch
 	@test -e $(VENV)/.frameworks || test ! -e $(VENV)/.torch || { echo "installing Lightning, Transformers and JAX"; \
 	    $(PIP) install --editable ".[lightning,transformers,jax]" && touch $(VENV)/.frameworks; } \
 	    || echo "Lightning, Transformers and JAX are not in reach: their tests are skipped"
+	@test -e $(VENV)/torchtitan/.done || test ! -e $(VENV)/.frameworks || { echo "installing torchtitan"; \
+	    $(PIP) install --no-deps --target $(VENV)/torchtitan $(TITAN) 2>/dev/null && touch $(VENV)/torchtitan/.done; } \
+	    || { rm -rf $(VENV)/torchtitan; echo "torchtitan is not in reach: its tests are skipped"; }
+	@test -e $(VENV)/ray/.done || { echo "installing Ray"; $(PIP) install --no-deps --target $(VENV)/ray $(RAY) 2>/dev/null \
+	    && touch $(VENV)/ray/.done; } || { rm -rf $(VENV)/ray; echo "Ray is not in reach: its tests are skipped"; }
 
 # What judges the alert rules. Taken out of Debian's package of Prometheus, which would start one if it were installed.
 promtool: $(VENV)/.dev

@@ -12,14 +12,14 @@ import os
 import signal
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
 from kit import orphans, tiers
-from kit.command import Holdfast
+from kit.command import HERE, Holdfast
 from kit.ports import ports
 from kit.servers.etcd import Etcd
 from kit.together import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
@@ -80,6 +80,17 @@ def pytest_collection_finish() -> None:
     """Some ten thousand tests are there until the end: the collector of garbage need not look at them each time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show with a failure what the test's commands have said: most flakes are seen once."""
+    report = yield
+    folder = getattr(item, "funcargs", {}).get("tmp_path")
+    if report.when == "call" and report.failed and folder is not None:
+        of_test = [command for command in HERE if command.folder.is_relative_to(folder)]
+        report.sections += [(f"commands in {one.folder}", told) for one in of_test if (told := one.told())]
+    return report
 
 
 @pytest.fixture(autouse=True)

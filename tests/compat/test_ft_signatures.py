@@ -22,7 +22,7 @@ MODULES = (
 LEFT_OUT = (
     # What Megatron's checkpoints had in dict_utils, and nothing there uses; and their launcher's own tools.
     "extract_matching_values diff inspect_types nested_values nested_items_iter dict_map dict_map_with_key "
-    "dict_list_map_inplace dict_list_map_outplace merge map_reduce terminate_mp_processes reduce_cuda_ctx_size patched_method "
+    "merge map_reduce terminate_mp_processes reduce_cuda_ctx_size patched_method "
     # Steps of their server's own loop; its constructor, whose order changes from release to release.
     "RankMonitorServer.close_current_connection RankMonitorServer.start_periodic_restart_check "
     "RankMonitorServer.stop_periodic_restart_check RankMonitorServer "

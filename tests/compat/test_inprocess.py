@@ -290,9 +290,16 @@ def test_an_exception_is_raised_in_another_thread(names: ModuleType) -> None:
     class Raised(Exception):
         pass
 
-    other = threading.Thread(target=lambda: names.monitor_thread.async_raise(threading.main_thread().ident, Raised))
+    is_awaited = threading.Event()
+
+    def interrupt() -> None:
+        is_awaited.wait()
+        names.monitor_thread.async_raise(threading.main_thread().ident, Raised)
+
+    other = threading.Thread(target=interrupt)
+    other.start()
     with pytest.raises(Raised):
-        other.start()
+        is_awaited.set()
         while True:
             time.sleep(0.001)
     other.join()

@@ -217,7 +217,7 @@ again = LocalCheckpointManager(root, repl_strategy=strategy)
 assert again.find_latest() == -1
 group = GroupWrapper()
 assert group.all_gather_batch([torch.tensor([rank])] * rank) == [[torch.tensor([one])] * one for one in range(4)]
-print("done", rank)
+os.write(1, f"done {rank}\\n".encode())  # at once: four ranks share it
 dist.destroy_process_group()
 """
 
@@ -229,3 +229,143 @@ def test_a_rank_s_part_comes_from_its_clique_when_its_disk_is_lost(
     done = holdfast("run", "--nproc-per-node", 4, script(CLIQUES), tmp_path / "local", kind, timeout=100.0)
     assert done.returncode == 0, done.output
     assert sorted(done.stdout.split()) == sorted(["done"] * 4 + ["0", "1", "2", "3"])
+
+
+@pytest.fixture
+def trained(tmp_path: Path, local: Any) -> Any:
+    """`trained(steps, newest)`: a Lightning trainer on the CPU, that keeps a local checkpoint each third step, and others each
+    fourth, of which it says that they are of step `newest`; None: it keeps no local ones."""
+    pl = pytest.importorskip("lightning.pytorch", reason="Lightning is not installed: pip install 'holdfast[lightning]'")
+    import torch
+
+    from holdfast.ptl_resiliency.local_checkpoint_callback import HierarchicalCheckpointIO, LocalCheckpointCallback
+
+    class Model(pl.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(1)
+            self.layer, self.began = torch.nn.Linear(3, 1), -1
+
+        def on_train_start(self) -> None:
+            self.began = self.trainer.global_step
+
+        def training_step(self, batch: Any, number: int) -> Any:
+            return self.layer(batch[0]).square().mean()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.Adam(self.parameters(), lr=0.1)
+
+    def run(steps: int, newest: int | None, folder: str = "run") -> Any:
+        saved = pl.callbacks.ModelCheckpoint(dirpath=tmp_path / folder, save_last=True, every_n_train_steps=4)
+        callbacks = [saved] if newest is None else [saved, LocalCheckpointCallback(every_n_train_steps=3)]
+        quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+        trainer = pl.Trainer(accelerator="cpu", devices=1, max_steps=steps, callbacks=callbacks, **quiet)
+        manager = local.LocalCheckpointManager(tmp_path / "local")
+        if newest is not None:
+            wrap = HierarchicalCheckpointIO.get_partial_wrapper_constructor(manager, lambda path: newest)
+            trainer.strategy.checkpoint_io = wrap(trainer.strategy.checkpoint_io)
+        same = torch.utils.data.TensorDataset(torch.ones(30, 3))  # in each step: where the loader goes on is Lightning's
+        model, data = Model(), torch.utils.data.DataLoader(same)
+        trainer.fit(model, data, ckpt_path="last")
+        return model, manager
+
+    return run
+
+
+@pytest.mark.timeout(300)
+def test_a_lightning_trainer_goes_on_from_whichever_is_newer(trained: Any) -> None:
+    import torch
+
+    model, manager = trained(10, 8)
+    assert model.began == 0 and manager.find_latest() == 9
+    model, manager = trained(12, 8)
+    assert model.began == 9 and manager.find_latest() == 12
+    plain, _ = trained(12, None, "without")
+    assert plain.began == 0 and torch.equal(model.layer.weight, plain.layer.weight)
+    model, _ = trained(14, 1000)
+    assert model.began == 12, "the trainer's own is said to be newer: last.ckpt"
+
+
+TWO_RANKS = """
+import logging, sys, warnings
+import lightning.pytorch as pl, torch
+from lightning.pytorch.strategies import DDPStrategy
+from holdfast.checkpointing.local.ckpt_managers.local_manager import LocalCheckpointManager
+from holdfast.ptl_resiliency.local_checkpoint_callback import HierarchicalCheckpointIO, LocalCheckpointCallback
+
+STRATEGY
+
+class Model(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.began = torch.nn.Linear(3, 1), -1
+
+    def on_train_start(self):
+        self.began = self.trainer.global_step
+
+    def training_step(self, batch, number):
+        return self.layer(batch[0]).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+warnings.simplefilter("ignore")
+logging.disable(logging.WARNING)
+for steps in (6, 8):
+    own = pl.callbacks.ModelCheckpoint(dirpath=sys.argv[1] + "/own", every_n_train_steps=5, save_last=True)
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    strategy = SavesOnAllRanks() if sys.argv[2] == "all" else DDPStrategy()
+    callbacks = [own, LocalCheckpointCallback(every_n_train_steps=3)]
+    trainer = pl.Trainer(accelerator="cpu", devices=2, max_steps=steps, strategy=strategy, callbacks=callbacks, **quiet)
+    manager = LocalCheckpointManager(sys.argv[1] + "/local")
+    wrap = HierarchicalCheckpointIO.get_partial_wrapper_constructor(manager, lambda path: 5)
+    trainer.strategy.checkpoint_io = wrap(trainer.strategy.checkpoint_io)
+    model = Model()
+    try:
+        trainer.fit(model, torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(40, 3))), ckpt_path="last")
+    except ValueError as error:
+        sys.stdout.write(f"refused: {error}\\n")  # at once: two ranks write
+        break
+    sys.stdout.write(f"began at {model.began}\\n")
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("saves", ["all", "rank 0"])
+def test_with_several_ranks_all_save_or_it_is_refused(holdfast: Any, script: Any, tmp_path: Path, saves: str) -> None:
+    pytest.importorskip("lightning.pytorch", reason="Lightning is not installed: pip install 'holdfast[lightning]'")
+    page = (Path(__file__).parents[2] / "docs/how-to/local-checkpoints.md").read_text()
+    strategy = page[page.index("class SavesOnAllRanks") :].partition("```")[0]
+    train = script(TWO_RANKS.replace("STRATEGY", strategy))
+    done = holdfast("run", "--nproc-per-node", 2, train, tmp_path / "kept", saves, timeout=200.0)
+    assert done.returncode == 0, done.output
+    if saves == "all":
+        assert done.stdout.count("began at 0") == 2 and done.stdout.count("began at 6") == 2, done.output
+    else:
+        assert done.stdout.count("of 2 ranks DDPStrategy has rank 0 alone save") == 2, done.output
+
+
+def test_what_is_written_beside_the_training_is_not_what_the_optimizer_goes_on_with(trained: Any) -> None:
+    import torch
+
+    from holdfast.ptl_resiliency.local_checkpoint_callback import LOCAL_CKPT_OPTS_KEY, HierarchicalCheckpointIO
+
+    _, manager = trained(3, 0)
+    moment = torch.zeros(1)
+    checkpoint = {"optimizer_states": [{"state": {0: {"exp_avg": moment}}}]}
+    to = HierarchicalCheckpointIO(None, manager, lambda path: 0)
+    to.save_checkpoint(checkpoint, None, {LOCAL_CKPT_OPTS_KEY: {"iteration": 5}})
+    assert checkpoint["optimizer_states"][0]["state"][0]["exp_avg"] is moment and manager.find_latest() == 5
+    with pytest.raises(ValueError, match="whose manager knows"):
+        to.save_checkpoint(checkpoint, "/some/path", {LOCAL_CKPT_OPTS_KEY: {"iteration": 6}})
+
+
+def test_dicts_and_lists_are_mapped_in_place_or_aside() -> None:
+    from holdfast.fault_tolerance.dict_utils import dict_list_map_inplace, dict_list_map_outplace
+
+    inner = [1, {"a": 2}]
+    state = {"x": inner, "t": (3,)}
+    assert dict_list_map_outplace(str, state) == {"x": ["1", {"a": "2"}], "t": "(3,)"} and inner == [1, {"a": 2}]
+    assert dict_list_map_inplace(str, state) is state and inner == ["1", {"a": "2"}]
+    assert dict_list_map_outplace(str, 5) == "5"

@@ -1,5 +1,6 @@
 """`job`: agents on this host that meet at one endpoint. `hosts`: several hosts, with a network between them that can be cut.
-`kubernetes`: what a supervisor in a pod sees, of the tests' stand-in for an API server and of a real one where there is one.
+`page`: of a real browser. `kubernetes`: what a supervisor in a pod sees, of the tests' stand-in for an API server and of a real
+one where there is one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.browser import browser as browser
+from kit.browser import page as page
 from kit.jobs.ranks import WAITS, Cluster
 from kit.network import netns
 from kit.network.netjob import Job

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kit import ROOT
 
-ROWS = 88  # Of all benchmarks: one that measures less than it did is seen.
+ROWS = 90  # Of all benchmarks: one that measures less than it did is seen.
 
 
 @pytest.mark.timeout(420)

@@ -274,6 +274,16 @@ def test_ports_are_looked_for_where_ft_launcher_s_templates_say(host, see):
     judged(see("nic=/other/{nic}/state"), FIT, "1 of 1")
 
 
+def test_such_a_path_may_have_the_address_of_a_pci_device(host):
+    host.nic(state="1: DOWN")
+    host.put("pci/0000:3b:00.0/mlx5_0/state", "4: ACTIVE\n")
+    host.put("pci/0000:3b:00.0/mlx5_0/downed", "1\n")
+    both = "nic=/pci/0000:3b:00.0/{nic}/state:/pci/0000:3b:00.0/{dev_name}/downed"
+    first, lost = looks(host, both, lambda: host.put("pci/0000:3b:00.0/mlx5_0/downed", "2\n"))
+    judged(first, FIT, "1 of 1")
+    judged(lost, UNFIT, "lost its link 1 times")
+
+
 def test_an_amd_gpu_with_errors(host, see):
     host.amd("card0")
     judged(see("amd"), FIT, "1 AMD GPU")
@@ -458,7 +468,7 @@ def test_a_command_that_does_not_end_is_killed_with_what_it_has_started(see, ali
 
 MINE = """
 import os, sys
-from holdfast.health.verdict import fit
+from holdfast.health.verdict import fit, unfit
 def prints(look):
     print("{\\"state\\": \\"unfit\\"}")
     return fit("not what it printed")
@@ -468,6 +478,8 @@ def leaves(look):
     os._exit(0)
 def wrong(look):
     return True
+def chatters(look):
+    return unfit("GPU 5 is lost" + "x" * 2_000_000, "replace it" + "x" * 2_000_000)
 def touches(look):
     os.listdir(look.argument)
 """
@@ -489,6 +501,10 @@ def mine(script: Callable[..., Path], tmp_path: Path) -> Callable[..., Verdict]:
 
 def test_what_a_check_prints_is_no_verdict(mine):
     judged(mine("prints"), FIT, "not what it printed")
+
+
+def test_a_bad_node_stays_bad_however_much_a_check_says_of_it(mine):
+    judged(mine("chatters"), UNFIT, "GPU 5 is lost")
 
 
 def test_a_check_that_breaks_says_nothing_about_the_node(mine):

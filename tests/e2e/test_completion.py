@@ -33,6 +33,20 @@ def test_bash_completes_commands_flags_and_files(tmp_path, monkeypatch):
     assert completed("holdfast", "run", "tr") == ["train.py"]
 
 
+def test_bash_completes_modules_after_m(tmp_path, monkeypatch):
+    for file in ("train.py", "mine/__init__.py", "mine/trainer.py", "mine/deep/run.py", "data/notes.txt"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(HOLDFAST.parent), prepend=":")
+    assert completed("holdfast", "run", "-m", "") == ["data.", "mine.", "train"]
+    assert completed("holdfast", "run", "--nproc-per-node", "2", "--module", "mine.t") == ["mine.trainer"]
+    assert completed("holdfast", "run", "-m", "mine.") == ["mine.deep.", "mine.trainer"]
+    assert completed("holdfast", "run", "-m", "timei") == ["timeit"]
+    assert completed("holdfast", "run", "-m", "no.such") == []
+    assert completed("holdfast", "run", "mine.t") == []
+
+
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_other_shells_can_read_what_is_printed(shell, holdfast):
     said = holdfast.run("completion", shell)

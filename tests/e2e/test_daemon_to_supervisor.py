@@ -37,9 +37,9 @@ class Fleet:
         self.ports: dict[str, int] = {}
 
     def start(self, *flags: object) -> None:
-        """The supervisor."""
+        """The supervisor, with its own lease: two seconds are lost where a processor of a busy machine stands still."""
         where = "--listen", f"127.0.0.1:{self.port}", "--http", "off", "--state", self.state
-        self.port = port_of(self.holdfast.start("supervisor", *where, "--lease", "2", *flags))
+        self.port = port_of(self.holdfast.start("supervisor", *where, *flags))
 
     def daemon(self, name: str, *flags: object) -> int:
         """Of a host of that name; its port."""
@@ -62,6 +62,14 @@ class Fleet:
 
     def states(self) -> dict[str, str]:
         return {name: node["state"] for name, node in self.nodes().items()}
+
+    def becomes(self, expected: dict[str, str]) -> None:
+        """Wait until the nodes' states are these."""
+
+        def awaited() -> str:
+            return f"{expected}: {self.states()}\n" + "\n".join(map(self.why, expected))
+
+        self.wait_until(lambda: self.states() == expected, what=awaited)
 
     def jobs(self, name: str) -> list[tuple[str, list[int]]]:
         """Of a host: each job, and its ranks there; none as long as the supervisor has not heard of it."""
@@ -90,7 +98,7 @@ def fleet(holdfast: Any, tmp_path: Path, wait_until: Any) -> Iterator[Fleet]:
 def test_a_rank_that_fails_and_runs_again_is_known_with_what_came_of_it(fleet: Fleet) -> None:
     fleet.start("--policy", "google")
     fleet.daemon("a")
-    fleet.wait_until(lambda: fleet.states() == {"a": "spare"})
+    fleet.becomes({"a": "spare"})
     rank = fleet.rank("a", 3, max_in_job_restarts=1)
     fleet.wait_until(lambda: fleet.states() == {"a": "fit"} and fleet.jobs("a") == [("train", [3])])
     rank.update_state(DeviceState.FAILED)
@@ -118,7 +126,7 @@ def test_a_host_that_dies_is_drained_and_one_without_ranks_takes_over(fleet: Fle
     for name in ("a", "b", "c"):
         fleet.daemon(name)
     ranks = [fleet.rank("a", 0), fleet.rank("b", 1)]
-    fleet.wait_until(lambda: fleet.states() == {"a": "fit", "b": "fit", "c": "spare"})
+    fleet.becomes({"a": "fit", "b": "fit", "c": "spare"})
     fleet.daemons["b"].kill(signal.SIGSTOP)  # as a host's death looks: nothing is heard, and no link is closed
     drained = fleet.state / "local" / "nodes.json"
     fleet.wait_until(lambda: drained.exists() and "b" in json.loads(drained.read_text()))
@@ -136,12 +144,12 @@ def test_a_daemon_that_is_killed_and_started_again_costs_its_healthy_host_nothin
     for name in ("a", "b"):
         fleet.daemon(name)
     fleet.rank("a", 0)
-    fleet.wait_until(lambda: fleet.states() == {"a": "fit", "b": "spare"})
+    fleet.becomes({"a": "fit", "b": "spare"})
     fleet.daemons["a"].kill()
     fleet.wait_until(lambda: fleet.states()["a"] == "lost", what="the end of its lease")
     fleet.daemon("a")
     fleet.rank("a", 0)  # at the new daemon's port
-    fleet.wait_until(lambda: fleet.states() == {"a": "fit", "b": "spare"})
+    fleet.becomes({"a": "fit", "b": "spare"})
     assert fleet.deeds("a") == [] and "swap" not in fleet.why("a")
 
 
@@ -172,7 +180,7 @@ def test_what_an_agent_of_ours_reports_itself_is_not_told_twice(fleet: Fleet, sc
     assert fleet.jobs("a") == [("mine", [0])]
     (tmp_path / "go").touch()
     assert job.wait().returncode == 0
-    fleet.wait_until(lambda: fleet.states() == {"a": "spare"})
+    fleet.becomes({"a": "spare"})
 
 
 def test_a_wrong_token_costs_the_daemon_nothing_but_a_line(fleet: Fleet, tmp_path: Path) -> None:
@@ -182,7 +190,7 @@ def test_a_wrong_token_costs_the_daemon_nothing_but_a_line(fleet: Fleet, tmp_pat
     fleet.daemon("a")
     fleet.daemons["a"].wait_for_output("the supervisor at")
     fleet.daemon("b", "--supervisor-token-file", secret)
-    fleet.wait_until(lambda: fleet.states() == {"b": "spare"})
+    fleet.becomes({"b": "spare"})
     assert not fleet.daemons["a"].ended
 
 

@@ -6,65 +6,23 @@ one with a real supervisor and a real job.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
-import shutil
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.browser import tile
 from kit.fleet import dashboard_stage as made_up
 from kit.fleet.dashboard_stage import Stage
 from kit.jobs.ranks import Cluster
 from kit.ports import port_of
 
-from holdfast.core.wire.fleet import NodeKept
-from holdfast.supervisor.fleet.messages import Keep
-from holdfast.supervisor.store import SqliteStore
+pytest.importorskip("playwright", reason="playwright is not installed")
+from playwright.sync_api import Page, expect
 
-CHROMIUM = shutil.which("chromium")
-if importlib.util.find_spec("playwright") is None:
-    pytest.skip("playwright is not installed", allow_module_level=True)
-if CHROMIUM is None:
-    pytest.skip("chromium is not installed: `make system` does it on Debian, as root", allow_module_level=True)
-
-from playwright.sync_api import Browser, Page, expect, sync_playwright  # noqa: E402
-
-PATIENCE_MS = 30_000
-LOOKS, ACTS = "look-" + "x" * 20, "act-" + "y" * 20
 EVIL = "<img src=x onerror=\"document.title='owned'\">"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    expect.set_options(timeout=PATIENCE_MS)
-    with pytest.MonkeyPatch.context() as patch:
-        if not os.path.isdir(os.environ.get("HOME", "")):  # what drives the browser will not start without one
-            patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
-        yield from _launched()
-
-
-def _launched() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """An empty page. Whatever a script or the content policy complained of while the test ran fails it."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, ignore_https_errors=True)
-    context.set_default_timeout(PATIENCE_MS)
-    opened, complaints = context.new_page(), []
-    opened.on("pageerror", lambda error: complaints.append(str(error)))
-    opened.on("console", lambda said: complaints.append(said.text) if "Content Security Policy" in said.text else None)
-    yield opened
-    context.close()
-    assert complaints == []
 
 
 @pytest.fixture
@@ -83,10 +41,6 @@ def on_it(first: int, **ranks: Any) -> dict[str, Any]:
     """Two ranks of the job on one node."""
     both = [made_up.rank(first, 0, **ranks), made_up.rank(first + 1, 1, **ranks)]
     return {"job": "train", "round": 1, "state": "running", "ranks": both}
-
-
-def tile(page: Page, name: str) -> Any:
-    return page.get_by_role("grid", name="Nodes").get_by_role("link", name=re.compile(rf"^{re.escape(name)},"))
 
 
 def shown(page: Page) -> list[str]:
@@ -179,6 +133,22 @@ def test_a_node_s_history_has_what_became_of_its_gpus(page):
         page.goto(f"{stage.url}#/nodes/n1")
         history = page.get_by_role("region", name="History").get_by_role("listitem")
         expect(history).to_contain_text([re.compile("fit 0000:9b:00 .*it was replaced"), "Xid 79", "as it was heard"])
+    finally:
+        stage.close()
+
+
+def test_a_node_that_is_repaired_shows_how_far_that_is_and_can_be_taken_from_it(page):
+    repair = {"act": "reboot", "step": "run", "id": "1-1", "tries": 0, "daemon": "d", "until_unix": made_up.BEGAN, "waits": ""}
+    probation = {**repair, "act": "probation", "step": "probation"}
+    nodes = [made_up.node("n1", "unfit", repair=repair), made_up.node("n2", "spare", repair=probation)]
+    stage = Stage(made_up.fleet(nodes, [], []))
+    try:
+        page.goto(f"{stage.url}#/nodes/n1")
+        expect(page.get_by_text("reboot node (run)")).to_be_visible()
+        expect(page.get_by_role("button", name="Drain")).to_be_enabled()
+        page.goto(f"{stage.url}#/nodes/n2")
+        expect(page.get_by_text("on probation until ")).to_be_visible()
+        expect(page.get_by_role("button", name="Uncordon")).to_be_enabled()
     finally:
         stage.close()
 
@@ -501,90 +471,6 @@ def test_light_and_dark_are_chosen_and_remembered(page, stage):
     page.reload()
     expect(page.get_by_role("button", name="Theme: light")).to_be_visible()
     assert page.evaluate(ground) == light
-
-
-# --- logging in --------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=["http", "https"])
-def locked(request: pytest.FixtureRequest, holdfast: Any, tmp_path: Path) -> tuple[str, Any]:
-    """Address of a real supervisor that asks for a token and knows one node, `n1`; and its process."""
-    pytest.importorskip("starlette", reason="starlette is not installed: pip install 'holdfast[supervisor]'")
-    state, flags = tmp_path / "fleet", ["--http-token-file", tmp_path / "tokens"]
-    (tmp_path / "tokens").write_text(f"read {LOOKS}\noperate {ACTS}\n")
-    if request.param == "https":
-        trustme = pytest.importorskip("trustme", reason="trustme is not installed: it makes the certificates")
-        trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
-        flags += ["--http-cert", tmp_path / "both.pem"]
-    store = SqliteStore(str(state))
-    store.keep([Keep(table="nodes", key="n1", value=NodeKept(name="n1", state="spare", standing="fit", reason=""))])
-    store.close()
-    running = holdfast.start("supervisor", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--state", state, *flags)
-    return f"{request.param}://127.0.0.1:{port_of(running, 'dashboard at')}/", running
-
-
-def tab_to(page: Page, name: str) -> None:
-    """As one does who has no mouse."""
-    for _ in range(40):
-        page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.textContent") == name:
-            return
-    raise AssertionError(f"Tab does not lead to {name}")
-
-
-def test_one_logs_in_and_out_by_the_keyboard_alone(page, locked):
-    url, _ = locked
-    page.goto(f"{url}#/nodes/n1")
-    expect(page.get_by_label("Token")).to_be_focused()
-    expect(page.locator("#link")).to_have_text("log in")
-    for _ in range(2):
-        page.keyboard.type("no such token at all")
-        page.keyboard.press("Enter")
-        expect(page.get_by_role("alert").filter(has_text="there is no such token")).to_be_visible()
-        expect(page.get_by_label("Token")).to_be_focused()
-    page.keyboard.type(ACTS)  # in place of the wrong one, which is selected
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("heading", level=1, name=re.compile("^n1"))).to_be_visible()
-    expect(page.get_by_role("button", name="Drain")).to_be_enabled()
-    (cookie,) = page.context.cookies()
-    assert cookie["httpOnly"] and cookie["sameSite"] == "Strict" and cookie["secure"] == url.startswith("https")
-    page.reload()
-    expect(page.get_by_role("heading", level=1, name=re.compile("^n1"))).to_be_visible()
-    other = page.context.new_page()
-    other.goto(url)
-    expect(tile(other, "n1")).to_be_visible()
-    tab_to(page, "Log out")
-    page.keyboard.press("Enter")
-    for one in (page, other):
-        expect(one.get_by_label("Token")).to_be_visible()
-        expect(one.get_by_role("button", name="Log out")).to_be_hidden()
-    assert page.context.cookies() == []
-    page.reload()
-    expect(page.get_by_label("Token")).to_be_focused()
-
-
-def test_who_has_a_token_to_read_sees_the_fleet_and_finds_the_buttons_off(page, locked):
-    url, _ = locked
-    page.goto(url)
-    page.get_by_role("navigation", name="Pages").get_by_role("link", name="Decisions").click()
-    page.get_by_label("Token").fill(LOOKS)
-    page.get_by_role("button", name="Log in").click()
-    expect(page.get_by_role("heading", level=1, name="Decisions")).to_be_visible()
-    page.get_by_role("link", name="Fleet").click()
-    tile(page, "n1").click()
-    expect(page.get_by_role("button", name="Drain")).to_be_disabled()
-    expect(page.get_by_role("button", name="Log out")).to_be_visible()
-
-
-def test_the_login_form_outlives_a_supervisor_that_is_away(page, locked):
-    url, running = locked
-    page.goto(url)
-    page.get_by_label("Token").fill(LOOKS)
-    running.kill()
-    expect(page.locator("#link")).to_have_text("no supervisor")
-    page.get_by_role("button", name="Log in").click()
-    expect(page.get_by_role("alert").filter(has_text="web server does not answer")).to_be_visible()
-    expect(page.get_by_label("Token")).to_have_value(LOOKS)
 
 
 # --- the real thing ----------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,14 @@ def test_json_says_the_same(holdfast: Any) -> None:
     facts = {fact["name"]: fact for fact in said["facts"]}
     assert facts["python"]["state"] == HAVE and facts["ports"]["required"]
     assert all(fact["means"] or fact["advice"] for fact in said["facts"] if fact["state"] != HAVE)
+
+
+def test_py_spy_is_there_where_its_program_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert capabilities.py_spy({"PATH": "/nonexistent"}).state == DEGRADED
+    (tmp_path / "py-spy").write_text("#!/bin/sh\n")
+    (tmp_path / "py-spy").chmod(0o755)
+    assert capabilities.py_spy({}).found == str(tmp_path / "py-spy")
 
 
 def test_it_leaves_nothing_in_the_state_directory(holdfast: Any) -> None:

@@ -40,6 +40,23 @@ def test_each_attempt_shows_its_error_and_each_record_keeps_it(holdfast: Any, sc
     assert all(path.stat().st_size for path in holdfast.jobs()[-1].rglob("error.json"))
 
 
+def test_the_error_is_shown_though_the_rank_that_began_to_show_it_is_killed(holdfast: Any, script: Any) -> None:
+    ends_while_it_shows = """
+import sys
+class Killed:
+    def write(self, text): os.kill(os.getpid(), signal.SIGKILL)
+    def flush(self): pass
+if os.environ["RANK"] == "1":
+    sys.stderr = Killed()
+else:
+    while not list(here.glob(".shown-*")):
+        time.sleep(0.005)
+raise ValueError("x")
+"""
+    done = holdfast("run", "--nproc-per-node", 2, script(TOGETHER + ends_while_it_shows))
+    assert done.stderr.count("Traceback (most recent call last)") == 1, done.stderr
+
+
 def test_different_errors_are_all_shown(holdfast: Any, script: Any) -> None:
     program = script(TOGETHER + "raise (KeyError if os.environ['RANK'] == '1' else ValueError)('x')")
     done = holdfast("run", "--nproc-per-node", 4, program)

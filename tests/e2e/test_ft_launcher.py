@@ -31,6 +31,8 @@ LINES = [
     (("--ft_storage_health_check_path", "/etc/passwd,/usr"), ""),
     (("--ft-attrsvc-host", "127.0.0.1", "--ft-attrsvc-port", "8000"), "the attribution service is not used without"),
     (("--ft_attrsvc_host", "127.0.0.1", "--ft_attrsvc_port", "8000"), "without the log of --ft-per-cycle-applog-prefix"),
+    (("--ft-attribution-endpoint", "grpc://host:50050"), "the attribution service is not used, since grpc://host:50050"),
+    (("--ft_attribution_endpoint=unix:///run/service.sock",), "cannot be spoken to: give --ft-attribution-endpoint http://"),
     (("--ft-attrsvc-port", "8000"), "without the log of --ft-per-cycle-applog-prefix and --ft-attrsvc-host"),
     (("--max-restarts", "1", "--ft-gpu-memory-reclaim-timeout", "50", "--ft-gpu-memory-tolerance-mb", "512"), ""),
     (("--ft-gpu-memory-poll-interval", "2.0", "--ft-gpu-memory-reclaim-timeout=0"), ""),

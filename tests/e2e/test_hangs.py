@@ -321,7 +321,8 @@ def test_a_py_spy_that_cannot_be_started_costs_its_stacks_only(tmp_path: Path) -
     program.write_text("#!/no/such/interpreter\n")
     program.chmod(0o755)
     host.children[pid] = Child(Process(pid, None), None)
-    workers = SimpleNamespace(host=host, local_ranks={pid: 0}, dump=lambda ranks: {0: "it is deaf"}, dumped=lambda rank: "")
+    deaf = {"dump": lambda ranks: {0: "it is deaf"}, "dumped": lambda rank: ""}
+    workers = SimpleNamespace(host=host, local_ranks={pid: 0}, injected={}, **deaf)
     looking = Stacks(workers, lambda round: str(tmp_path), spy=lambda: str(program))  # type: ignore[arg-type]
     looking.begin(LookAtWorkers(round=1, base_rank=0, within_s=2.0), None)
     while not (found := looking.due()):
@@ -335,7 +336,7 @@ def test_a_py_spy_that_cannot_be_started_costs_its_stacks_only(tmp_path: Path) -
 def test_a_node_leaves_others_time_to_look_before_it_says_that_it_has_looked(tmp_path: Path) -> None:
     """What it does next may kill a rank, and on that the other nodes' ranks break."""
     host = Host(print)
-    workers = SimpleNamespace(host=host, local_ranks={}, dump=lambda ranks: {}, dumped=lambda rank: "")
+    workers = SimpleNamespace(host=host, local_ranks={}, injected={}, dump=lambda ranks: {}, dumped=lambda rank: "")
     looking = Stacks(workers, lambda round: str(tmp_path), others_s=0.2)  # type: ignore[arg-type]
     began = host.now()
     looking.begin(LookAtWorkers(round=1, base_rank=0, within_s=2.0), None)
@@ -357,7 +358,8 @@ def test_a_rank_that_answers_while_py_spy_is_asked_is_believed_and_py_spy_is_giv
     def dumped(rank: int) -> str:
         return own if started.exists() else ""
 
-    workers = SimpleNamespace(host=host, local_ranks={pid: 0}, dump=lambda ranks: {0: "it is deaf"}, dumped=dumped)
+    deaf = {"dump": lambda ranks: {0: "it is deaf"}, "dumped": dumped}
+    workers = SimpleNamespace(host=host, local_ranks={pid: 0}, injected={}, **deaf)
     spying = {"spy": lambda: str(program), "spy_s": 1000.0}
     looking = Stacks(workers, lambda round: str(tmp_path), **spying)  # type: ignore[arg-type]
     before = open_here()

@@ -16,7 +16,6 @@ import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median_low
 from typing import Any
 
 import pytest
@@ -343,9 +342,10 @@ os._exit(0 if last else 3)
     seen = [tuple(map(int, line.split())) for line in notes.read_text().splitlines()]
     assert len(seen) == 101
     early, late = seen[20:50], seen[71:101]
-    # A rank may look while the two pipes of the round before are still being read out, or before the other rank is there:
-    # that is as good as even. What one in ten of the fifty restarts between had kept would be more.
-    fds, threads, rss_kb = (median_low(row[i] for row in late) - median_low(row[i] for row in early) for i in range(3))
+    # A rank may look while the pipes of the round before are still being read out, or before the other rank is there. What is
+    # kept is there most of the time; one count may be far too low: a quarter from below. What one in ten of the fifty
+    # restarts between had kept would be more.
+    fds, threads, rss_kb = (sorted(row[i] for row in late)[7] - sorted(row[i] for row in early)[7] for i in range(3))
     assert fds < 5 and threads < 5, (early, late)
     assert rss_kb < 1024, "fifty restarts may not cost a megabyte"
 

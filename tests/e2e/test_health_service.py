@@ -79,8 +79,9 @@ def test_an_answer_is_judged_as_ft_launcher_judges_it(service, fields, state, wo
 
 UNREADABLE = [
     "", "no JSON", "null", "[]", "3", '"fine"', "{", '{"failed_checks": []}', '{"ok": 1}', '{"fail_count": null}',
-    '{"fail_count": "2"}', '{"fail_count": true}', '{"fail_count": [3]}', 'warning: no route\n{"fail_count": 0}',
-    'warning: no route\n{"fail_count": 2}', '{"fail_count": 0}\n{"fail_count": 0}', "[" * 100_000,
+    '{"fail_count": NaN}', '{"fail_count": "2"}', '{"fail_count": true}', '{"fail_count": [3]}',
+    'warning: no route\n{"fail_count": 0}', 'warning: no route\n{"fail_count": 2}',
+    '{"fail_count": 0}\n{"fail_count": 0}', "[" * 100_000,
 ]  # fmt: skip
 
 
@@ -90,7 +91,7 @@ def test_a_report_that_cannot_be_read_is_told_and_costs_the_node_nothing(output)
     assert verdict.state == DEGRADED and "cannot be read" in verdict.reason and "not held against" in verdict.advice
 
 
-@pytest.mark.parametrize(("count", "state"), [(0, FIT), (0.0, FIT), (-1, FIT), (1, UNFIT), (2.0, UNFIT), (10**20, UNFIT)])
+@pytest.mark.parametrize(("count", "state"), [(0, FIT), (0.0, FIT), (-1, FIT), (1, UNFIT), (2.0, UNFIT), (10**400, UNFIT)])
 def test_a_node_is_unfit_by_a_number_above_zero(count, state):
     assert judge(Response(success=True, output=json.dumps({"fail_count": count}))).state == state
 

@@ -11,7 +11,7 @@ import pytest
 from kit import LIGHT_TORCH
 
 from holdfast.agent.workers import launch
-from holdfast.core.page.signs import Signs
+from holdfast.core.page.signs import Moments, Signs
 from holdfast.runtime.shm.pages import create_page
 
 TRAIN = """
@@ -28,7 +28,9 @@ def train(optimizer, steps, accumulate=1):
 """
 
 
-def run(script: str, folder: Path, *, hook: bool = True, env: dict[str, str] | None = None) -> tuple[Signs, str, str]:
+def run(
+    script: str, folder: Path, *, hook: bool = True, env: dict[str, str] | None = None, moments: list[Moments] | None = None
+) -> tuple[Signs, str, str]:
     """What its page says at its end, and what it printed."""
     (folder / "train.py").write_text(script)
     page = create_page(hook=hook)
@@ -39,6 +41,8 @@ def run(script: str, folder: Path, *, hook: bool = True, env: dict[str, str] | N
     assert done.returncode == 0, done.stderr
     assert page.trouble == ""
     seen = page.signs()
+    if moments is not None:
+        moments.append(page.moments)
     page.close()
     return seen, done.stdout, done.stderr
 
@@ -96,6 +100,56 @@ def test_an_optimizer_s_steps_are_heartbeats_and_progress(tmp_path: Path, traini
     assert seen.step_took_s > 0 and seen.first_beat_at is not None and seen.beat_at is not None
     assert seen.first_beat_at < seen.beat_at
     assert seen.sections == () and seen.out_since is None
+
+
+@pytest.mark.torch
+def test_the_step_by_which_a_checkpoint_s_reader_makes_the_optimizer_s_state_is_none_of_training_s(tmp_path: Path) -> None:
+    """It is before the state is loaded; were it the first step, nobody would learn how long the loading took."""
+    script = """
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+def state():
+    return dict(zip(("model", "optimizer"), get_state_dict(model, optimizer)))
+if LOADS:
+    kept = state()
+    dcp.load(kept, checkpoint_id="saved", no_dist=True)
+    set_state_dict(model, optimizer, model_state_dict=kept["model"], optim_state_dict=kept["optimizer"])
+train(optimizer, 3)
+if not LOADS:
+    dcp.save(state(), checkpoint_id="saved", no_dist=True)
+"""
+    seen, _, _ = run(TRAIN + script.replace("LOADS", "False"), tmp_path)
+    assert (seen.step, seen.beats) == (3, 3)
+    moments: list[Moments] = []
+    seen, _, _ = run(TRAIN + script.replace("LOADS", "True"), tmp_path, moments=moments)
+    assert (seen.step, seen.beats) == (3, 4)
+    (told,) = moments
+    assert told.restored_at is not None and told.stepped_at is not None
+    assert told.restored_at < told.stepped_at and told.restore_s > 0
+
+
+@pytest.mark.torch
+def test_so_is_the_one_of_deepspeed_s_optimizers_even_if_it_fails(tmp_path: Path) -> None:
+    """DeepSpeed needs a compiler and is not among the tests' packages: a module of its name, and a method of its."""
+    (tmp_path / "deepspeed/runtime/zero").mkdir(parents=True)
+    (tmp_path / "deepspeed/runtime/zero/stage3.py").write_text("""
+class DeepSpeedZeroOptimizer_Stage3:
+    def initialize_optimizer_states(self):
+        self.optimizer.step()
+        raise MemoryError
+""")
+    script = """
+from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3 as Zero
+zero = Zero()
+zero.optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+try:
+    zero.initialize_optimizer_states()
+except MemoryError:
+    train(zero.optimizer, 2)
+"""
+    seen, _, _ = run(TRAIN + script, tmp_path)
+    assert (seen.step, seen.beats) == (2, 3)
 
 
 COMPILED = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -72,6 +73,18 @@ def ended(job: Cluster, agent: Any) -> None:
     assert done.returncode == 0, done.output
 
 
+def injected_by_you(job: Cluster, how: str, fault: str) -> None:
+    """Every surface says so of what has become of rank 1."""
+    told = f"; injected by you (holdfast inject {fault})"
+    for command in ("why", "incidents"):
+        said = job.holdfast.run(command).stdout.splitlines()
+        lines = [line for line in said if "rank 1 (local 1) on a" in line and how in line]
+        assert len(lines) == 1 and told in lines[0]
+    (incident,) = json.loads(job.holdfast.run("incidents", "--json").stdout)
+    assert (incident["finding"]["class"], incident["finding"]["rank"]) == ("injected", 1)
+    assert "rank 1 on a: " in incident["finding"]["sentence"] and told in incident["finding"]["sentence"]
+
+
 # --- a rank ---------------------------------------------------------------------------------------------------------------
 
 
@@ -86,6 +99,7 @@ def test_a_killed_rank_is_restarted_and_the_records_say_that_it_was_injected(job
     assert "injected by you: rank 1 (local 1, pid " in why and "was killed by SIGKILL" in why
     assert "injected by you: rank 1" in job.holdfast.run("report").stdout
     ended(job, agent)
+    injected_by_you(job, "was killed by SIGKILL", "kill")
 
 
 def test_a_hang_is_found_within_its_limit_with_its_stacks(job):
@@ -101,6 +115,7 @@ def test_a_hang_is_found_within_its_limit_with_its_stacks(job):
     assert "most recent call first" in (Path(kept["path"]) / "rank-1.txt").read_text()
     (failure,) = [event["failure"] for event in job.holdfast.events("FailureSeen") if event["failure"]["cause"] == "hung"]
     assert "stopped (SIGSTOP)" in failure["message"]
+    injected_by_you(job, "stopped (SIGSTOP)", "hang")
 
 
 def test_a_hang_that_nobody_finds_is_undone(job):

@@ -43,6 +43,38 @@ def reason(cluster: Kubernetes, node: str) -> str:
     return str(cluster.node(node)["metadata"].get("annotations", {}).get("holdfast/reason"))
 
 
+# --- repairs --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_is_empty_when_only_daemon_sets_are_there(kubernetes, adapter):
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "holdfast-daemon", "uid": "of-it", "controller": True}
+    kubernetes.add_pod("holdfast-daemon-x", "n1", "10.0.0.5", ownerReferences=[owner])
+    kubernetes.add_pod("web-1", "n1", "10.0.0.7", labels={"app": "web"})
+    with pytest.raises(HoldfastError, match="n1 is not cordoned"):
+        adapter.vacant("n1")
+    adapter.drain("n1", LOUD)
+    with pytest.raises(HoldfastError, match="2 pods are on n1: default/train-0-a, default/web-1"):
+        adapter.vacant("n1")  # the first is on its way out
+    for pod in ("train-0-a", "web-1"):
+        kubernetes.ask("DELETE", f"/api/v1/namespaces/default/pods/{pod}?gracePeriodSeconds=0")
+    assert adapter.vacant("n1") == "n1 is cordoned, and no pod is there but of DaemonSets"
+
+
+def test_a_label_is_given_once_for_each_key(kubernetes, adapter):
+    reboot = "cloud.google.com/perform-reboot"
+
+    def labels() -> dict[str, str]:
+        return dict(kubernetes.node("n1")["metadata"].get("labels", {}))
+
+    adapter.label("n1", "1-1.label", f"{reboot}=true")
+    assert labels()[reboot] == "true"
+    kubernetes.ask("PATCH", "/api/v1/nodes/n1", {"metadata": {"labels": {reboot: None}}})  # as the cloud does afterwards
+    adapter.label("n1", "1-1.label", f"{reboot}=true")
+    assert reboot not in labels()
+    adapter.label("n1", "1-2.label", f"{reboot}=true")
+    assert labels()[reboot] == "true"
+
+
 # --- drain and uncordon ---------------------------------------------------------------------------------------------------
 
 
@@ -87,6 +119,22 @@ def test_a_node_that_was_drained_twice_is_let_back_as_a_whole(kubernetes, adapte
     adapter.uncordon("n1", "a new fan")
     assert not kubernetes.node("n1")["spec"].get("unschedulable") and "holdfast/unfit" not in dict(taints(kubernetes, "n1"))
     assert not [name for name in kubernetes.node("n1")["metadata"].get("annotations", {}) if name.startswith("holdfast/")]
+
+
+def test_a_drain_that_is_asked_again_evicts_no_pod_that_came_since_and_cordons_no_node_that_somebody_lets_be_used(
+    kubernetes, adapter
+):
+    kubernetes.add_budget("train", TRAIN, 0)
+    assert "train-0-a stays for now" in adapter.drain("n1", LOUD)
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "other", "uid": "of-it", "controller": True}
+    kubernetes.add_pod("other-0", "n1", "10.0.0.8", labels={"holdfast/agent": "", "app": "other"}, ownerReferences=[owner])
+    assert "train-0-a stays for now" in adapter.drain("n1", LOUD)
+    kubernetes.delete_pod("train-0-a")
+    kubernetes.ask("PATCH", "/api/v1/nodes/n1", {"spec": {"unschedulable": None}})
+    assert adapter.drain("n1", LOUD) == "n1 was drained before, and somebody has uncordoned it since"
+    assert "other-0" in kubernetes.staying()
+    adapter.uncordon("n1", "a new fan")
+    assert "1 of our pods there evicted" in adapter.drain("n1", LOUD) and "other-0" not in kubernetes.staying()
 
 
 def test_what_keeps_a_node_from_work_is_told(kubernetes, adapter):

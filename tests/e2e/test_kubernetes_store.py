@@ -4,7 +4,9 @@ becomes of it the other goes on where it was.
 
 from __future__ import annotations
 
+import itertools
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -60,6 +62,9 @@ def leading(store: KubernetesStore) -> KubernetesStore:
 def silent(store: KubernetesStore) -> None:
     """As one that is stopped: it renews nothing, and gives nothing back."""
     store.closed.set()
+    for thread in threading.enumerate():
+        if thread.name == "lead":  # it may be renewing the Lease at this moment
+            thread.join()
 
 
 def test_everything_comes_back_as_it_was_and_the_number_of_the_life_grows(opened):
@@ -71,11 +76,12 @@ def test_everything_comes_back_as_it_was_and_the_number_of_the_life_grows(opened
     assert (generation, kept.nodes, kept.swaps, kept.deeds, kept.jobs) == (2, (NODE,), (BATCH[1].value,), (BATCH[2].value,), ())
 
 
-def test_who_has_been_succeeded_writes_nothing_any_more(opened, kubernetes_api):
+def test_who_has_been_succeeded_writes_nothing_any_more(opened, kubernetes_api, monkeypatch):
     first, second = leading(opened()), opened()
     first.load()
     assert second.seek() == "host0 leads"
     silent(first)
+    monkeypatch.setattr(fleet_store, "TTL_S", 60)  # of the second one's: what it does here takes a while on a busy machine
     leading(second)
     assert first.left_s() <= 0 < second.left_s()
     second.load()
@@ -124,14 +130,37 @@ def test_an_answer_that_was_lost_costs_no_lead(opened, kubernetes_api):
     assert store.load()[1].nodes == (NODE,)
 
 
-def test_what_the_api_server_never_takes_is_an_error_and_no_lost_lead(opened, kubernetes_api):
+def test_rights_that_are_away_end_no_supervisor(opened, kubernetes_api):
     if not isinstance(kubernetes_api, Standin):
         pytest.skip("its rights are those of the manifest, for all tests")
+    store, rights = leading(opened()), kubernetes_api.rights[NAME]
+    store.load()
+    kubernetes_api.troubles += [(401, "Unauthorized"), (403, "forbidden")]
+    store.keep(BATCH)
+    rights.remove(("patch", "configmaps"))
+    for call in (lambda: store.keep(BATCH), store.load):
+        with pytest.raises(LeadLost, match=r"may not patch configmaps \(403\); deploy/kubernetes/base/rbac.yaml has"):
+            call()
+        leading(store)
+    rights.remove(("get", "leases"))
+    assert "may not get /apis/coordination" in opened().seek()
+    rights |= {("patch", "configmaps"), ("get", "leases")}
+    assert leading(store).load()[1].nodes == (NODE,)
+
+
+def test_what_a_configmap_has_no_room_for_is_refused_and_all_that_was_kept_can_be_read(opened):
     store = leading(opened())
     store.load()
-    kubernetes_api.rights[NAME].remove(("patch", "configmaps"))
-    with pytest.raises(HoldfastError, match="may not patch configmaps"):
-        store.keep(BATCH)
+    values = (NodeKept(name=str(n), state="fit", standing="fit", reason="é" * 15_000) for n in itertools.count())
+    changes = (Keep(table="nodes", key=value.name, value=value) for value in values)
+    long = list(itertools.islice((change for change in changes if fleet_store._row(change)[0] == 7), 12))
+    with pytest.raises(HoldfastError, match=f"ConfigMap {NAME}-7 has no room for it") as refused:
+        store.keep(long)
+    assert not isinstance(refused.value, LeadLost)
+    _, kept = store.load()
+    assert kept.nodes and {node.name for node in kept.nodes} < {change.key for change in long}
+    store.keep([Keep(table="nodes", key="a/ü", value=NODE)])
+    assert NODE in store.load()[1].nodes
 
 
 def test_an_api_server_that_is_away_costs_the_lead(opened, kubernetes_api):

@@ -150,12 +150,11 @@ class Rank:
 def receiver(tmp_path: Path) -> Callable[..., LogReceiver]:
     """`receiver()`: takes lines into tmp_path/there/job_cycle<N>.log; what it has to tell is in `told`."""
 
-    def make(token: str = TOKEN, patience_s: float = 60.0) -> LogReceiver:
+    def make(token: str = TOKEN, patience_s: float = 60.0, newest_round: int = 9) -> LogReceiver:
         told: list[str] = []
         prefix = str(tmp_path / "there" / "job.log")
-        made = LogReceiver(
-            Identity("job", token.encode()), None, "127.0.0.1", 0, prefix=prefix, patience_s=patience_s, tell=told.append
-        )
+        identity, how = Identity("job", token.encode()), {"patience_s": patience_s, "tell": told.append}
+        made = LogReceiver(identity, None, "127.0.0.1", 0, prefix=prefix, newest_round=lambda: newest_round, **how)
         made.told = told  # type: ignore[attr-defined]
         return made
 
@@ -243,11 +242,11 @@ def link_to(there: LogReceiver, token: str = TOKEN) -> BlockingLink:
     [
         {"cycle": "../../elsewhere", "stream": "a", "at": 0},
         {"cycle": -1, "stream": "a", "at": 0},
-        {"cycle": 1 << 40, "stream": "a", "at": 0},
+        {"cycle": 9, "stream": "a", "at": 0},
         {"cycle": 0, "stream": "a" * 100, "at": 0},
         {"path": "/elsewhere/job.log"},
     ],
-    ids=["a path", "no cycle", "no cycle that could be", "a long name", "a path of its own"],
+    ids=["a path", "no cycle", "a cycle that has not begun", "a long name", "a path of its own"],
 )
 def test_nobody_says_what_is_written_but_by_a_cycle_s_number(receiver: Any, tmp_path: Path, asked: Any) -> None:
     link = link_to(receiver())
@@ -392,12 +391,12 @@ def test_who_took_part_and_has_not_come_yet_is_waited_for(receiver: Any, tmp_pat
 def test_a_port_that_is_given_is_used_and_one_that_is_taken_is_named(tmp_path: Path, free_port: int) -> None:
     told: list[str] = []
     ft = FaultTolerance(per_cycle_applog_prefix=str(tmp_path / "job.log"), log_server_port=free_port)
-    first, second = (open_receiver(ft, Identity("job", b""), None, "127.0.0.1", told.append) for _ in range(2))
+    first, second = (open_receiver(ft, Identity("job", b""), None, "127.0.0.1", told.append, int) for _ in range(2))
     assert first is not None and second is not None
     assert first.address == f"127.0.0.1:{free_port}" != second.address
     assert told == [f"--ft-log-server-port: {free_port} is in use; other nodes' lines come to {second.address}"]
     with pytest.raises(UsageError, match="70000 is not a port number"):
-        open_receiver(replace(ft, log_server_port=70000), Identity("job", b""), None, "127.0.0.1", told.append)
+        open_receiver(replace(ft, log_server_port=70000), Identity("job", b""), None, "127.0.0.1", told.append, int)
 
 
 def test_where_no_thread_can_be_had_no_lines_are_taken_and_the_port_is_given_back(
@@ -409,7 +408,7 @@ def test_where_no_thread_can_be_had_no_lines_are_taken_and_the_port_is_given_bac
     told: list[str] = []
     ft = FaultTolerance(per_cycle_applog_prefix=str(tmp_path / "job.log"), log_server_port=free_port)
     monkeypatch.setattr("holdfast.runtime.net.blocking_server.start_new_thread", no_more)
-    assert open_receiver(ft, Identity("job", b""), None, "127.0.0.1", told.append) is None
+    assert open_receiver(ft, Identity("job", b""), None, "127.0.0.1", told.append, int) is None
     assert len(told) == 1 and told[0].startswith("cannot listen for other nodes' lines: ") and "new thread" in told[0]
     socket.create_server(("127.0.0.1", free_port)).close()
 

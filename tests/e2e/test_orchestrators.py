@@ -90,6 +90,10 @@ class TestKubernetes(OrchestratorSuite):
         assert bool(node["spec"].get("unschedulable")) == ("holdfast/reason" in node["metadata"].get("annotations", {}))
         return str(node["metadata"].get("annotations", {}).get("holdfast/reason", ""))
 
+    def leave(self, name: str) -> None:
+        pod = {"n1": "train-0-a", "n2": "train-1-a"}[name]
+        self.cluster.ask("DELETE", f"/api/v1/namespaces/default/pods/{pod}?gracePeriodSeconds=0")
+
     def has_come(self) -> None:
         self.cluster.add_agent("train-0-b", "n1")
 

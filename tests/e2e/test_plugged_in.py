@@ -92,6 +92,21 @@ def test_registered_logs_specs_are_used(holdfast, script, installed):
     assert (done.returncode, done.stdout) == (0, "yes\n"), done.stderr
 
 
+def test_a_token_that_is_required_is_one_that_the_rendezvous_proves(holdfast, script, installed, tmp_path, free_port):
+    holdfast.run("token", "--write", tmp_path / "token")
+    program, token = script("print('ran')"), ("--token-file", tmp_path / "token")
+    start = ("run", "--require-token", "--nnodes", "1:2", "--rdzv-endpoint", f"localhost:{free_port}")
+    start = (*start, "--rdzv-conf", "last_call_timeout=0.1")
+    torchs = holdfast(*start, *token, "--logs-specs", "shouting", program, env=installed)
+    assert torchs.returncode == 2 and "c10d are not known to prove a token" in torchs.stderr
+    assert "--token-file ignored: --logs-specs" in torchs.stderr
+    ours = (*start, "--rdzv-backend", "holdfast")
+    without = holdfast(*ours, program)
+    assert without.returncode == 2 and "has no token" in without.stderr
+    done = holdfast(*ours, *token, program)
+    assert (done.returncode, done.stdout) == (0, "ran\n") and "unauthenticated" not in done.stderr
+
+
 # --- several nodes ----------------------------------------------------------------------------------------------------------
 
 CHECKED = """

@@ -255,9 +255,13 @@ def test_with_static_ranks_every_node_is_told_the_failure_that_ends_the_job(apar
     assert all("job static failed: rank 1 (local 0) on n1 exited with code 7" in agent.stderr for agent in agents)
 
 
-def test_with_static_ranks_a_node_that_is_asleep_as_the_job_ends_is_waited_for_and_told(apart, tmp_path, script, wait_until):
+def test_with_static_ranks_a_node_that_is_asleep_as_the_job_ends_is_waited_for_and_told(
+    apart, tmp_path, script, wait_until, holdfast
+):
     agents = apart(script(ONE_STAYS))
     wait_until(lambda: apart.seen(1, "WorkerExited"), what="the end of its part")
+    status = holdfast.run("status", "--json", env={"HOLDFAST_STATE_DIR": str(tmp_path / "n1")})
+    assert json.loads(status.stdout)["nodes"][0]["answers"], "who answers has told the other what it has recorded"
     asleep = apart.seen(1, "AgentStarted")[0]["pid"]
     os.kill(asleep, signal.SIGSTOP)
     try:

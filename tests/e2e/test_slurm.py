@@ -150,6 +150,14 @@ def test_srun_trains_on_two_nodes_without_a_flag(cluster, script):
     assert re.fullmatch(r"\d+\.0-llama", job) and len(cluster.nodes(job)) == 2
 
 
+def test_nodes_without_a_shared_folder_prove_by_munge_whose_they_are(cluster, script):
+    """Nobody gives a token, and each node's records are its own host's as far as anybody can tell."""
+    ranks = script("import os; print(os.environ['RANK'])")
+    code, output = cluster.run("srun", "-N2", *HOLDFAST, "run", "--require-token", ranks)
+    assert code == 0 and {"0", "1"} <= set(output.split()), output
+    assert "unauthenticated" not in output
+
+
 def test_every_value_says_which_variable_it_comes_from(cluster, script):
     options = ("-N2", "-w", "n[2-3]", "--gpus-per-node=2")
     code, output = cluster.run("srun", *options, *HOLDFAST, "run", "--print-config", script(""))

@@ -73,6 +73,31 @@ def test_an_unknown_node_is_not_drained(fleet):
     assert refused.returncode == 1 and "no node nobody has ever been heard of" in refused.stderr
 
 
+# --- who may speak for a job -----------------------------------------------------------------------------------------------
+
+
+def test_an_agent_with_its_token_speaks_for_no_job_whose_secret_it_has_not(fleet, tmp_path, script):
+    """Neither before nor after the supervisor is killed, nor when the job's agents are others; and the job is steered on."""
+    secret = tmp_path / "secret"
+    secret.touch(0o600)
+    secret.write_text("a secret of enough characters")
+    fails = script("import time\ntime.sleep(1)\nraise SystemExit(3)", "fails.py")
+    fleet.start()
+    agents = fleet.agents("a", "b", flags=("--token-file", secret))
+    fleet.wait_until(lambda: fleet.states() == {"a": "fit", "b": "fit"})
+    for life in range(2):
+        named = ("--node-name", f"thief{life}", "--rdzv-id", "several", "--supervisor", fleet.where)
+        thief = fleet.holdfast.start("run", *named, fails)
+        thief.wait_for_output("refuses this node")
+        assert thief.wait().returncode == 1 and "has no secret" in fleet.running.stderr
+        assert set(fleet.states()) == {"a", "b"} and not fleet.why("a")
+        fleet.kill()
+        fleet.start()
+    stop = ("stop", "several", "--supervisor", "--state", fleet.state)
+    fleet.wait_until(lambda: fleet.holdfast.run(*stop).returncode == 0, what="the job to be back, and to be stopped")
+    assert all("stop" in agent.wait().stderr for agent in agents)
+
+
 # --- no spare waits, and the job needs all its nodes ------------------------------------------------------------------------
 
 
@@ -91,6 +116,23 @@ def test_a_drained_node_without_a_spare_stays_until_another_that_was_asked_for_h
     agents.append(fleet.job.agent("c", "2", "--supervisor", fleet.where, "--max-restarts", "3", nproc=1))
     assert fleet.over("b")["outcome"] == "c has taken over in round 2"
     fleet.wait_until(lambda: fleet.states() == {"a": "fit", "b": "unfit", "c": "fit"})
+    fleet.job.finish()
+    assert [agent.wait().returncode for agent in agents] == [0, 0, 0]
+
+
+def test_a_job_that_may_be_smaller_runs_on_with_a_drained_node_until_the_one_is_there_that_was_said_to_come(fleet):
+    fleet.start("--replacement-time", "90", "--replace-with", "true")
+    flags = "--supervisor", fleet.where, "--max-restarts", "3"
+    agents = [fleet.job.agent(name, "1:2", *flags, nproc=1) for name in "ab"]
+    fleet.wait_until(lambda: fleet.states() == {"a": "fit", "b": "fit"})
+    table = fleet.holdfast.run("nodes", "--state", fleet.state).stdout
+    assert "the orchestrator gives one within 1 min 30 s, as the operator has said" in table
+    before = fleet.nodes()["a"]["jobs"][0]["round"]
+    assert "it waits for another node: several has no spare, and goes on with one node less" in fleet.drain("b").stdout
+    agents.append(fleet.job.agent("c", "1:2", *flags, nproc=1))
+    deed = fleet.over("b")
+    assert (deed["act"], deed["outcome"]) == ("replace", f"c has taken over in round {before + 1}")
+    assert "another node comes within 90 s, as the operator has said: the job runs on until then" in deed["reason"]
     fleet.job.finish()
     assert [agent.wait().returncode for agent in agents] == [0, 0, 0]
 

@@ -355,7 +355,7 @@ def test_consecutive_kills_leave_nothing_behind(holdfast, wait_until, tmp_path: 
     job = Job(holdfast, wait_until, tmp_path, "--warm-mode", mode, nproc=1)
     pids, few = job.begun(0), 0
     left = lambda: len(os.listdir(f"/proc/{agent}/fd")) + len(alive())
-    for life in range(1, 31):
+    for life in range(1, 21):
         job.spares(life if mode == "spawn" else 1)
         agent = holdfast.events("AgentStarted")[0]["pid"]
         if life == EARLY:
@@ -363,8 +363,8 @@ def test_consecutive_kills_leave_nothing_behind(holdfast, wait_until, tmp_path: 
         job.kill(pids[0])
         pids = job.begun(life)
         assert job.starts(life) == [(True, "")]
-    job.spares(31 if mode == "spawn" else 1)
-    wait_until(lambda: left() <= few + 3)  # one more in each life would be 25
+    job.spares(21 if mode == "spawn" else 1)
+    wait_until(lambda: left() <= few + 3)  # one more in each life would be 15
     job.finish()
 
 

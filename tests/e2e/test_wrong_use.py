@@ -44,6 +44,8 @@ python train.py                                     | the script python is not t
 --tee 3 3 train.py                                  | the script 3 is not there | did you mean train.py?
 --stash-limit 64 GB train.py                        | the script GB is not there | did you mean train.py?
 -m no_such_module                                   | there is no module no_such_module | check its name
+-m trian                                            | there is no module trian | did you mean train?
+-m email.mime.txt                                   | there is no module email.mime.txt | did you mean email.mime.text?
 -m train.py                                         | there is no module train.py | without -m
 --no-python no-such-program                         | no-such-program is in no directory of PATH | give its path
 --no-python program                                 | the program program is in no directory of PATH | ./program
@@ -169,6 +171,8 @@ daemon --silence 0                        | --silence: 0 is not above zero | giv
 daemon --host 10.0.0.1                    | 10.0.0.1 is not a loopback address | 127.0.0.1
 daemon --state-dir notes.txt              | --state-dir: TMP/notes.txt cannot be used | name a folder
 daemon --tls-cert nowhere                 | --tls-cert: only with --supervisor | leave them out
+daemon --repair-with reboot=true          | --repair-with: only with --supervisor | leave them out
+daemon --repair-check gpu                 | --repair-check: only with --supervisor | leave them out
 supervisor --listen node0:99999           | --listen: '99999' is not a port | from 0 to 65535
 supervisor --listen 0.0.0.0:1             | anybody who reaches 0.0.0.0:1 could speak | holdfast token --write
 supervisor --lease soon                   | --lease: 'soon' is not a number of seconds | give seconds

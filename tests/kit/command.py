@@ -8,12 +8,20 @@ import os
 import signal
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from kit.waiting import PATIENCE_S, wait_for
+
+MOST_TOLD = 4_000
+"""Letters of what a command has said that are shown where a test fails."""
+
+
+HERE: weakref.WeakSet[Holdfast] = weakref.WeakSet()
+"""All that there are: a job on several hosts has one for each."""
 
 
 class Finished(NamedTuple):
@@ -88,6 +96,7 @@ class Holdfast:
         self.through = through
         self.state_dir = folder / "state"
         self._started: list[Running] = []
+        HERE.add(self)
         self._numbers = itertools.count()  # a stand-in for a cluster starts pods from threads of its own
 
     def start(self, *args: object, env: dict[str, str] | None = None, cwd: Path | None = None) -> Running:
@@ -113,6 +122,15 @@ class Holdfast:
         """Events of all nodes of the newest job so far; only those called `name`, where it is given."""
         lines = [line for job in self.jobs()[-1:] for file in sorted(job.glob("events-*.jsonl")) for line in _whole_lines(file)]
         return [event for event in map(json.loads, lines) if name in (None, event.get("event"))]
+
+    def told(self) -> str:
+        """What its commands have been, and have said last: why a test has waited in vain often stands there."""
+        parts = []
+        for number, running in enumerate(self._started):
+            ended = f"ended with {running.process.returncode}" if running.ended else "still runs"
+            said = (running.stdout + running.stderr)[-MOST_TOLD:].rstrip()
+            parts.append(f"{number}: {' '.join(map(str, running.process.args))}\n({ended})\n{said}")
+        return "\n\n".join(parts)
 
     def stop_all(self) -> None:
         for running in self._started:

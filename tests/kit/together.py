@@ -20,7 +20,7 @@ GROUPS = {
     "security/test_unpickled.py::test_the_exceptions": "one reads the source for all",
     "sim/test_diagram.py": "one walks through the machines for all",
     "sim/test_fleet_diagram.py": "one walks through a fleet for all",
-    "e2e/test_dashboard.py": "one browser for all",
+    "e2e/test_dashboard": "one browser for all",
     "e2e/test_stash.py::test_what_was_restored": "one imports torch for all",
     "e2e/test_stash.py::test_a_child_keeps": "one imports torch for all",
     "e2e/test_stash.py::test_a_tensor_without": "one imports torch for all",

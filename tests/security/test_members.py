@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.core.errors import ProtocolError
 from holdfast.core.job.failure import Failure
 from holdfast.core.job.report import JobReport
 from holdfast.core.machine import Say
@@ -22,6 +23,8 @@ from holdfast.core.wire.messages import (
     Waiting,
 )
 from holdfast.rendezvous.link_router import LinkRouter
+from holdfast.rendezvous.member import Member
+from holdfast.runtime.net.codec import decode
 
 REPORT = JobReport(job="secure", outcome="failed", exit_code=1, started_at_unix=0, ended_at_unix=1, reason="because I say so")
 
@@ -160,3 +163,16 @@ def test_what_a_link_says_for_another_node_is_not_heard(stolen):
     assert isinstance(said, Say) and hung_up == HangUp(link=100)
     serving.observe(LinkDown(link=100, reason="closed"), 0.0)
     assert serving.idle
+
+
+@pytest.mark.parametrize("said", ['"lease_s":1e12', '"lease_s":-1', '"lease_s":3,"sent_at":NaN'])
+def test_no_coordinator_s_word_binds_a_node_for_longer_than_a_day(said):
+    with pytest.raises(ProtocolError):
+        decode(b'{"is":"Renewed",' + said.encode() + b"}")
+
+
+def test_a_lease_is_counted_from_no_later_than_now_whatever_the_coordinator_gives_back():
+    member = Member("b", endpoint="a:1", join_timeout_s=60.0, now=0.0)
+    member.observe(LinkUp(link=member.link, ours=True), 1.0)
+    member.observe(Arrived(link=member.link, message=Renewed(lease_s=3.0, sent_at=1e12)), 2.0)
+    assert member.lease_ends is not None and member.lease_ends <= 5.0

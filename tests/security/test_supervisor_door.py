@@ -15,9 +15,12 @@ from kit.network.security_peer import TOKEN, Peer
 from kit.ports import port_of
 
 from holdfast.core.wire.fleet import FLEET, FleetMessage, Heed, RankSaid, Standing
+from holdfast.core.wire.google_wire import METHODS, SERVICE
 from holdfast.runtime.net.admission import UNPROVED
 from holdfast.runtime.net.codec import decode
 from holdfast.runtime.net.frames import frame
+
+FILES = 256  # That a daemon may open.
 
 
 class Door:
@@ -103,7 +106,7 @@ def test_a_name_is_shown_and_does_nothing_to_the_terminal(door):
     peer = door.member("a")
     peer.say(standing("a", node="\x1b[2J\nholdfast supervisor: all is well"))
     peer.until_closed()
-    door.running.wait_for_output("the link is closed")
+    door.running.wait_for_output("its link is closed")
     assert "\x1b" not in door.running.stderr and "\nholdfast supervisor: all is well" not in door.running.stderr
 
 
@@ -147,3 +150,32 @@ def test_google_s_wire_is_for_this_host_only_and_noise_on_it_ends_nothing(holdfa
     assert told.returncode == 0 and not daemon.ended, told.output
     for sock in idle:
         sock.close()
+
+
+def test_connections_to_google_s_wire_take_no_descriptor_that_the_daemon_needs(holdfast, wait_until):
+    """gRPC asks nobody who comes: more than there are files, half of which speak HTTP/2. The silent ones go within seconds."""
+    grpc = pytest.importorskip("grpc", reason="grpcio is not installed")
+    few = type(holdfast)(holdfast.folder / "few", ("prlimit", f"--nofile={FILES}"))  # this process may have more open than that
+    daemon = few.start("daemon", "--port", "0", env={"HOLDFAST_STATE_DIR": str(holdfast.state_dir)})
+    port = port_of(daemon)
+    idle = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(FILES + FILES // 2)]
+    try:
+        for sock in idle[: FILES // 4]:
+            with contextlib.suppress(OSError):
+                sock.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
+        told = holdfast.run("daemon", "--status")
+        assert told.returncode == 0 and not daemon.ended, told.output
+        with grpc.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.max_reconnect_backoff_ms", 500)]) as channel:
+            register = channel.unary_unary(f"/{SERVICE}/{next(iter(METHODS))}")
+            wait_until(lambda: is_answered(grpc, register), what="a client of Google's to be answered")
+    finally:
+        for sock in idle:
+            sock.close()
+        few.stop_all()
+
+
+def is_answered(grpc: Any, call: Any) -> bool:
+    try:
+        return bool(call(b"", timeout=5))
+    except grpc.RpcError:
+        return False

@@ -9,16 +9,19 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from kit.waiting import PATIENCE_S
 
 from holdfast.core.machine import NEVER, Observation
-from holdfast.core.wire.links import LinkDown, LinkUp
+from holdfast.core.wire.links import Arrived, LinkDown, LinkUp
+from holdfast.core.wire.messages import Leave
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.admission import AGAIN_S, IN_ALL, LIMITS, LONGEST_S, PER_PEER, Limits, RejectionLog
+from holdfast.runtime.net.codec import encode
 from holdfast.runtime.net.frames import Identity
-from holdfast.runtime.net.network import GUESTS_FROM, HANDSHAKE_S, Network
+from holdfast.runtime.net.network import GUESTS_FROM, HANDSHAKE_S, LEAST_BYTES, READ_BYTES, Network
 
 
 class Place:
@@ -153,6 +156,33 @@ def test_many_nodes_that_come_at_once_are_let_in_one_after_the_other(place, wait
     assert here.told == there.told == [] and not any(isinstance(one, LinkDown) for one in seen)
 
 
+def test_members_that_say_much_at_once_are_heard_in_small_parts_and_whole(place, wait_until):
+    """So that an agent renews its own lease and hears of its ranks' ends meanwhile."""
+    here, there, links, words = place(), place(), 20, 5000
+    here.network.listen()
+    for link in range(1, links + 1):
+        there.network.connect(link)
+    is_in = lambda: len(here.network.pool.handlers) == links and not there.network.timed
+    turn(here, there, until=is_in, wait_until=wait_until)
+    said = Leave(node="n", round=1, reason="?")
+    for link in range(1, links + 1):
+        for _ in range(words):
+            there.network.transmit(link, said, more=True)
+    most = links * LEAST_BYTES // len(encode(said)) + READ_BYTES // len(encode(said))
+    heard = 0
+
+    def all_is_heard() -> bool:
+        nonlocal heard
+        for wire in list(there.network.wires.values()):
+            wire.flush()
+        seen = [one for one in here.host.wait(here.host.now()) if isinstance(one, Arrived)]
+        assert len(seen) <= most, "one look takes in too much"
+        heard += len(seen)
+        return heard == links * words
+
+    wait_until(all_is_heard)
+
+
 def test_those_who_bring_no_proof_give_way_to_who_waits(place, free_port, wait_until):
     here, there = place(limits=Limits(unproved=4, young_s=0.0)), place()
     here.network.listen()
@@ -185,6 +215,12 @@ def test_where_nobody_listens_a_call_is_refused_and_that_is_told(place, wait_unt
 
     wait_until(is_down)
     assert seen == [LinkDown(link=1, reason="Connection refused", refused=True)]
+
+
+def test_a_call_without_a_free_descriptor_is_a_link_that_is_down_and_ends_nobody(place, monkeypatch):
+    there = place()
+    monkeypatch.setattr(socket, "socket", Mock(side_effect=OSError(errno.EMFILE, "no room")))
+    assert there.network.connect(1) == [LinkDown(link=1, reason="no room")]
 
 
 def test_tls_is_loaded_only_where_it_is_configured():

@@ -8,9 +8,11 @@ import pytest
 from kit.simulated.fleet import FleetWorld
 from kit.simulated.storm import storm
 
+from holdfast.supervisor.fleet.messages import Asked, Wish
+from holdfast.supervisor.fleet.state import Gives
 from holdfast.supervisor.web import view
 
-SEEDS, AT_ONCE = 200, 50
+SEEDS, AT_ONCE = 200, 25
 
 
 @pytest.fixture
@@ -188,6 +190,47 @@ def test_a_sick_node_without_a_spare_keeps_its_place_until_another_is_there() ->
     world.run(30.0)
     (deed,) = world.deeds()
     assert (deed.act, deed.outcome) == ("replace", "m1 has taken over in round 2") and "n1" in world.job.excluded
+
+
+def drained(said: Gives | None = None, *, gives: bool = True, gives_s: float = 20.0) -> FleetWorld:
+    """A node of a job that may be smaller has been drained for ten seconds, and no spare waits."""
+    world = FleetWorld(1, hosts=4, size=4, least=2, said=said)
+    world.gives, world.gives_s = gives, gives_s
+    world.run(10.0)
+    world.guilty.add("n1")
+    assert world.supervisor is not None
+    world.supervisor.host.see(Asked(ask=0, wish=Wish.DRAIN, node="n1", reason="its fan is loud"))
+    world.run(10.0)
+    return world
+
+
+SAID = Gives(within_s=30.0)
+SMALLER = "the job goes on with 3 nodes in round 2"
+
+
+def test_a_job_that_may_be_smaller_keeps_its_node_until_the_orchestrator_s_is_there_where_it_is_known_to_come() -> None:
+    world = drained(SAID)
+    (deed,) = world.deeds()
+    assert deed.act == "replace" and "another node comes within 30 s, as the operator has said" in deed.reason
+    assert "n1" in world.job.ranks and world.job.round == 1
+    world.run(30.0)
+    assert world.deeds()[0].outcome == "m1 has taken over in round 2" and not world.check_at_rest()
+
+
+def test_a_job_that_may_be_smaller_goes_on_so_at_once_where_nobody_knows_when_another_node_comes_or_it_is_refused() -> None:
+    assert [(deed.act, deed.outcome) for deed in drained().deeds()] == [("shrink", SMALLER)]
+    assert [(deed.act, deed.outcome) for deed in drained(SAID, gives=False).deeds()] == [("replace", SMALLER)]
+    assert [deed.act for deed in drained(Gives(within_s=30.0, evicts=True)).deeds()] == ["shrink"], "its ranks end first"
+
+
+def test_a_job_whose_other_node_does_not_come_in_time_goes_on_smaller_though_the_supervisor_is_killed_meanwhile() -> None:
+    world = drained(SAID, gives_s=1000.0)
+    world.run(10.0)
+    assert world.job.round == 1
+    world.kill_supervisor(back_s=1.0)
+    world.run(30.0)
+    (deed,) = world.deeds()
+    assert deed.outcome == SMALLER and "await: no other node has come in time" in deed.done
 
 
 def test_where_the_orchestrator_has_no_node_the_job_waits_visibly_for_any_that_comes() -> None:

@@ -85,6 +85,8 @@ def test_the_command_prints_it_and_the_picture_in_the_documents_is_what_it_draws
         (["--nodes", "12"], "--nodes goes with --policy"),
         (["--svg", "x.svg"], "--svg goes with --policy"),
         (["--policy", "all", "--days", "0"], "--days 0: not a number above 0"),
+        (["--sed", "3"], "there is no argument --sed\n  hint: did you mean --seed?"),
+        (["--jobs", "-1"], "--jobs"),
         (["--policy", "all", "--days", "1", "--nodes", "64", "--svg", "/nowhere/x.svg"], "/nowhere/x.svg cannot be written"),
     ],
 )

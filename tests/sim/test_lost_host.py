@@ -5,11 +5,12 @@ from __future__ import annotations
 import signal
 
 import pytest
-from kit.stages.stories import Start, formed_at, story, told
+from kit.stages.stories import Start, formed_at, recorded, story, told
 from kit.stages.succession_stage import begin, holds_a_roster, leaders, rounds, said
 
 from holdfast.agent.group.messages import Unguarded
 from holdfast.agent.leader.peer_elected_node import PeerElectedNode
+from holdfast.core.job.events import NodeExcluded
 from holdfast.rendezvous.election.leading import YIELD_S
 
 
@@ -352,6 +353,24 @@ def test_a_new_node_at_the_endpoint_is_sent_to_whoever_leads(start: Start) -> No
     cluster.start("d")
     cluster.finish()
     assert "abd" in rounds(cluster, "d")
+
+
+@pytest.mark.parametrize("elected", [False, True], ids=["by peers", "by a store"])
+def test_a_wish_to_leave_a_node_out_is_granted_by_the_next_coordinator(start: Start, elected: bool) -> None:
+    cluster = start("abc", runs_s=60.0, min_nodes=3, elected=elected)
+    leads = next(agent.place for agent in cluster.running if agent.node.server is not None)
+    asks = "b" if leads != "b" else "c"
+    cluster.ask(asks, "exclude")
+    cluster.run_for(3.0)
+    cluster.kill_agent(leads)
+    cluster.run_for(15.0)
+    cluster.start(leads, host=leads == "a")
+    cluster.run_for(10.0)
+    assert not recorded(cluster, NodeExcluded), "the job needs it"
+    cluster.start("d")
+    cluster.finish()
+    assert {out.name for out in recorded(cluster, NodeExcluded)} == {asks}
+    assert asks not in rounds(cluster, "d")[-1] and "d" in rounds(cluster, "d")[-1]
 
 
 def test_a_host_that_comes_back_at_once_begins_nothing_with_a_spare_that_was_there_before(start: Start) -> None:

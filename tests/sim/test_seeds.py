@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from holdfast.cli.main import main
 from holdfast.core.job.events import Decided, NodeExcluded, NodeReadmitted, SpareLost, WorkerStarted
 from holdfast.core.wire.messages import Assigned
 from holdfast.rendezvous.coordinator.admission import SAVED
-from holdfast.sim.__main__ import main
 from holdfast.sim.agent import SimAgent
 from holdfast.sim.checks import Checks, Violation
 from holdfast.sim.scenario import Scenario, run
@@ -52,7 +52,7 @@ def test_a_broken_rule_is_told_with_the_command_that_repeats_it(monkeypatch, cap
         raise Violation("it starts at all")
 
     monkeypatch.setattr(Checks, "starting", grumble)
-    assert main(["--seeds", "0:1", "--jobs", "1"]) == 1
+    assert main(["simulate", "--seeds", "0:1", "--jobs", "1"]) == 1
     assert capsys.readouterr().out == (
         "it starts at all\n  repeat it: holdfast simulate --seed 0\n1 runs: 1 nobody; 1 broke a rule\n"
     )
@@ -128,6 +128,5 @@ def test_a_seed_is_the_same_run_under_any_hash_seed_and_in_any_process() -> None
 
 @pytest.mark.parametrize("seeds", ["3:1", "3:3", "3", "a:b", "0:-3"])
 def test_a_range_of_no_seeds_is_an_error_and_no_success(seeds: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main([f"--seeds={seeds}"])
-    assert end.value.code == 2 and "names none" in capsys.readouterr().err
+    assert main(["simulate", f"--seeds={seeds}"]) == 2
+    assert capsys.readouterr().err.startswith(f"holdfast simulate: --seeds: {seeds!r} names none\n  hint: ")

@@ -8,7 +8,7 @@
   framework or of messages that nobody has written a rule for.
 - `changed`: how many right answers columns, mixed writers, lost parts and wrong clocks cost.
 
-    python tests/tools/diagnosis_scores.py [unseen] [fresh] [played] [own] [left-out] [changed] [--every N] [--wrong]
+    python tests/tools/diagnosis_scores.py [unseen] [fresh] [played] [own] [left-out] [changed] [--part N] [--every N] [--wrong]
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).parents[1] / room) for room in ("unit", "")]
 
 from kit.logs import mutations  # noqa: E402
-from kit.logs.failure_causes_unseen import FOLDER, FRESH, PLAYED, Failure, failures  # noqa: E402
+from kit.logs.failure_causes_unseen import FOLDER, FRESH, FRESH_PARTS, PLAYED, Failure, failures  # noqa: E402
 from kit.logs.failure_logs import LAYOUTS, Case, make  # noqa: E402
 from test_diagnosis_corpus import MORE_LAYOUTS, PARTS, SEEDS  # noqa: E402
 
@@ -55,24 +55,28 @@ def judge(meanings: Meanings) -> Judge:
     return lambda path: attribute(gather([path], meanings))
 
 
-def labelled(part: str, folder: Path, wrong: bool) -> None:
+def labelled(part: str, folder: Path, wrong: bool, number: int | None = None) -> None:
     look = judge(Meanings(load()))
-    found = [(one, look(str(one.path))) for one in failures(folder)]
+    those = failures(folder)
+    if folder == FRESH and number is not None:
+        first = sum(FRESH_PARTS[: number - 1])
+        part, those = f"{part} {number}", those[first : first + FRESH_PARTS[number - 1]]
+    found = [(one, look(str(one.path))) for one in those]
     several = [pair for pair in found if pair[0].several]
-    for name, those in (("all", found), ("several ranks", several)):
+    for name, pairs in (("all", found), ("several ranks", several)):
         print(f"{part}, {name}")
-        _row("class right", [finding.kind in one.classes for one, finding in those])
-        _row("class wrong, and not unknown", [_is_wrong(one, finding) for one, finding in those])
-        _row(f"class wrong at {SURE} or more", [_is_wrong(one, told) and told.confidence >= SURE for one, told in those])
-        _row("culprit right", [_is_culprit(one, finding) for one, finding in those])
-        _row("advice right", [finding.action in one.advice for one, finding in those])
+        _row("class right", [finding.kind in one.classes for one, finding in pairs])
+        _row("class wrong, and not unknown", [_is_wrong(one, finding) for one, finding in pairs])
+        _row(f"class wrong at {SURE} or more", [_is_wrong(one, told) and told.confidence >= SURE for one, told in pairs])
+        _row("culprit right", [_is_culprit(one, finding) for one, finding in pairs])
+        _row("advice right", [finding.action in one.advice for one, finding in pairs])
         _row(
             "class, culprit and advice",
-            [f.kind in one.classes and _is_culprit(one, f) and f.action in one.advice for one, f in those],
+            [f.kind in one.classes and _is_culprit(one, f) and f.action in one.advice for one, f in pairs],
         )
     for low, high in ((0.0, 0.5), (0.5, 0.7), (0.7, 0.8), (0.8, 0.9), (0.9, 1.01)):
-        those = [one for one in found if low <= one[1].confidence < high and one[1].kind != Class.UNKNOWN]
-        _row(f"right of those at {low:.1f} to {min(high, 1):.1f}", [finding.kind in one.classes for one, finding in those])
+        pairs = [one for one in found if low <= one[1].confidence < high and one[1].kind != Class.UNKNOWN]
+        _row(f"right of those at {low:.1f} to {min(high, 1):.1f}", [finding.kind in one.classes for one, finding in pairs])
     for one, finding in found if wrong else ():
         if finding.kind not in one.classes or not _is_culprit(one, finding) or finding.action not in one.advice:
             said = f"{finding.kind} {finding.rank} {finding.action} {finding.confidence} by {finding.rule}"
@@ -167,13 +171,14 @@ def changed(folder: Path, every: int) -> None:
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="*", default=["unseen", "fresh", "played", "own", "left-out", "changed"])
+    parser.add_argument("--part", type=int, metavar="N", help="of fresh, only this part, from 1")
     parser.add_argument("--every", type=int, default=5, metavar="N", help="of the own corpus, every so many logs are looked at")
     parser.add_argument("--wrong", action="store_true", help="say what is wrong, too")
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
         for what in options.what:
             if what in LABELLED:
-                labelled(what, LABELLED[what], options.wrong)
+                labelled(what, LABELLED[what], options.wrong, options.part)
             else:
                 {"own": own, "left-out": left_out, "changed": changed}[what](Path(folder), options.every)
 

@@ -42,14 +42,14 @@ def environment(folder: Path, *needs: object) -> Path:
 
 
 def built(python: Path, folder: Path, epoch: str) -> dict[str, bytes]:
-    """All archives, by name: of copies of what is committed."""
+    """All archives, by name: of a copy of what is committed."""
+    copy = folder / "source"
+    copy.mkdir(parents=True)
+    archive = subprocess.run(["git", "-C", ROOT, "archive", "HEAD"], stdout=subprocess.PIPE, check=True).stdout
+    subprocess.run(["tar", "-x", "-C", copy], input=archive, check=True)
     for source in SOURCES:
-        copy = folder / "source" / source.name
-        copy.mkdir(parents=True)
-        tree = f"HEAD:{source.relative_to(ROOT)}" if source != ROOT else "HEAD"
-        archive = subprocess.run(["git", "-C", ROOT, "archive", tree], stdout=subprocess.PIPE, check=True).stdout
-        subprocess.run(["tar", "-x", "-C", copy], input=archive, check=True)
-        ran(python, "-m", "hatchling", "build", "-d", folder / "out", cwd=copy, env=os.environ | {"SOURCE_DATE_EPOCH": epoch})
+        place = copy / source.relative_to(ROOT)
+        ran(python, "-m", "hatchling", "build", "-d", folder / "out", cwd=place, env=os.environ | {"SOURCE_DATE_EPOCH": epoch})
     return {path.name: path.read_bytes() for path in sorted((folder / "out").iterdir())}
 
 
@@ -110,7 +110,7 @@ def tried(folder: Path, dist: Path, wheels: list[Path]) -> None:
     ran(*pip, "--no-index", "--no-deps", *wheels)
     ran(python, "-m", "pip", "check")
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    (folder / "train.py").write_text("import os; print('world size', os.environ['WORLD_SIZE'])\n")
+    (folder / "train.py").write_text("import os; os.write(1, f'world size {os.environ[\"WORLD_SIZE\"]}\\n'.encode())\n")
     env["HOLDFAST_STATE_DIR"] = str(folder / "state")
     said = ran(python.parent / "holdfast", "run", "--nproc-per-node", 2, "train.py", cwd=folder, env=env)
     if said.count("world size 2") != 2:

@@ -23,7 +23,7 @@ from holdfast.core.wire.messages import (
     Succeeded,
     Waiting,
 )
-from holdfast.recovery.min_healthy import verdict
+from holdfast.recovery.policy import min_healthy
 from holdfast.rendezvous.lease import FENCE_S
 
 COUNT = st.integers(0, 6)
@@ -60,7 +60,7 @@ def job() -> Tolerant:
 
 @given(st.integers(1, 6), COUNT, COUNT, COUNT)
 def test_a_verdict_follows_the_two_sums_and_has_a_reason(needed: int, healthy: int, done: int, others: int) -> None:
-    said = verdict(Health(needed=needed, healthy=healthy, succeeded=done, size=healthy + done + others), "it happened")
+    said = min_healthy(Health(needed=needed, healthy=healthy, succeeded=done, size=healthy + done + others), "it happened")
     enough = healthy + done >= needed
     assert said.then == ("restart" if not enough else "carry-on" if healthy else "finish")
     assert said.reason and (said.reason.startswith("it happened; ") or not enough)
@@ -68,9 +68,10 @@ def test_a_verdict_follows_the_two_sums_and_has_a_reason(needed: int, healthy: i
 
 def test_a_verdict_in_words() -> None:
     health = Health(needed=2, healthy=2, succeeded=0, size=3)
-    assert verdict(health, "rank 3 died").reason == "rank 3 died; the others carry on: 2 of 3 nodes healthy (min-healthy: 2)"
+    reason = min_healthy(health, "rank 3 died").reason
+    assert reason == "rank 3 died; the others carry on: 2 of 3 nodes healthy (min-healthy: 2)"
     few = Health(needed=2, healthy=0, succeeded=1, size=3)
-    assert verdict(few, "rank 3 died").reason == "only 1 of 3 nodes healthy, 1 of them done (min-healthy: 2)"
+    assert min_healthy(few, "rank 3 died").reason == "only 1 of 3 nodes healthy, 1 of them done (min-healthy: 2)"
 
 
 HAPPENINGS = st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(("fails", "succeeds", "leaves"))), max_size=12)

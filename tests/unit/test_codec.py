@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.errors import ProtocolError
+from holdfast.core.job.ends import Exited
 from holdfast.core.job.failure import DEEPEST_RECORD, Failure
 from holdfast.core.job.report import JobReport
 from holdfast.core.value import Value, replace, to_plain
@@ -26,6 +27,7 @@ from holdfast.core.wire.messages import (
     Past,
     Renew,
     Renewed,
+    Reply,
     Roster,
     Seek,
     Stopped,
@@ -34,8 +36,10 @@ from holdfast.runtime.net import codec
 from holdfast.runtime.net.codec import (
     ADDRESSES,
     ANY_NUMBER,
+    DURATIONS,
     LAST_MOMENT,
     LONGEST,
+    MEMBERS_VALUES,
     MESSAGES,
     MOMENTS,
     RANGES,
@@ -54,6 +58,8 @@ def of_type(hint: Any, field: str = "") -> st.SearchStrategy[Any]:
         return st.integers(*RANGES[field])
     if field in ADDRESSES and hint is str:
         return st.text(st.characters(codec="utf-8", exclude_categories=("Cc",)), max_size=12)
+    if field in DURATIONS:
+        return st.floats(0.0, DURATIONS[field])
     if field in MOMENTS:
         return st.floats(0, LAST_MOMENT)
     if isinstance(hint, type) and issubclass(hint, StrEnum):
@@ -292,3 +298,40 @@ def test_a_message_that_is_too_long_is_cut_and_still_told() -> None:
     told = decode(wire)
     assert len(wire) <= 4 << 20 and isinstance(told, Finish)
     assert [failure.rank for failure in told.report.failures] == list(range(40))
+
+
+MANY = 300_000
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "[" + "{}," * MANY + "0]",
+        "{" + ",".join(f'"{number}":0' for number in range(MANY)) + "}",
+        "[" + '"a",' * 2 * MANY + '""]',
+        "[" + "1e300," * 300 + "0]",
+        "[" + "1E-0308," * 300 + "0]",
+        "[" + ("9" * 40 + ",") * 300 + "0]",
+        '["' + '\\"' * 5 * MANY,
+    ],
+    ids=["objects", "keys", "texts", "large floats", "small floats", "long integers", "quotes in an open text"],
+)
+def test_what_takes_long_to_decode_for_its_size_is_not_decoded(value: str) -> None:
+    data = b'{"is":"Join","domain":' + value.encode() + b"}"
+    with pytest.raises(ProtocolError, match="too many values, or too many numbers"):
+        decode(data, values=MEMBERS_VALUES)
+
+
+def test_a_text_may_hold_anything_however_much() -> None:
+    text = '1e300, [{:"' * 20_000 + "\\" * 1000 + "9" * 20_000
+    said = Reply(ask=1, name="a", ok=True, text=text)
+    assert decode(encode(said), values=MEMBERS_VALUES) == said
+
+
+def test_what_a_node_says_of_a_thousand_ranks_is_within_what_a_member_may_say() -> None:
+    exited = tuple(Exited(rank=rank, local_rank=rank, pid=rank, at_unix=1.5) for rank in range(1024))
+    lines = ("loss: 1.2345e-05, lr: 3e-04, [step 12]",) * 20
+    record = {"message": {"extraInfo": {"timestamp": "1"}}}
+    failure = Failure(node="a", rank=0, at_unix=1.5, traceback="Traceback, [e100]", log_tail=lines, error_record=record)
+    said = Stopped(node="a", round=1, failures=(failure,) * 1024, exited=exited)
+    assert decode(encode(said), values=MEMBERS_VALUES) == said

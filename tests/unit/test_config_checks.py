@@ -41,6 +41,11 @@ def test_lists_of_our_own_with_a_comma_in_an_argument():
             (),
             ("nic=:/sys/{nic}/d",),
         ),
+        (
+            ("--ft-enable-nic-healthcheck", "1", "--ft-link-state-path-template", "/0000:3b:00/:/s"),
+            (r"nic=/0000:3b:00/\:/s",),
+            (),
+        ),
         (("--check-before", "gpu,mounts", "--ft-enable-dist-storage-healthcheck", "true"), ("gpu", "mounts"), ()),
     ],
 )

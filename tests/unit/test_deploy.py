@@ -21,6 +21,7 @@ from test_kubernetes_examples import validate
 from tools.reference import helm
 
 from holdfast.cli.arguments import CommandParser
+from holdfast.cli.fleet import google_sensor
 from holdfast.cli.main import command_module
 from holdfast.cli.run import parser
 from holdfast.integrations.kubernetes.fleet_store import PARTS
@@ -36,13 +37,19 @@ def base() -> list[dict[str, Any]]:
     return [thing for name in names for thing in yaml.safe_load_all((BASE / name).read_text())]
 
 
-def the(kind: str) -> dict[str, Any]:
-    (found,) = [thing for thing in base() if thing["kind"] == kind]
+def sensor() -> list[dict[str, Any]]:
+    """What there is beside the base where nodes keep Google's daemons."""
+    return list(yaml.safe_load_all((BASE.parent / "google-sensor/google-sensor.yaml").read_text()))
+
+
+def the(kind: str, things: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    (found,) = [thing for thing in things or base() if thing["kind"] == kind]
     return found
 
 
 def pods() -> list[tuple[str, dict[str, Any]]]:
-    return [(kind, the(kind)["spec"]["template"]["spec"]) for kind in ("Deployment", "DaemonSet")]
+    of_base = [(kind, the(kind)["spec"]["template"]["spec"]) for kind in ("Deployment", "DaemonSet")]
+    return [*of_base, ("google-sensor", the("Deployment", sensor())["spec"]["template"]["spec"])]
 
 
 def options(command: list[str]) -> Any:
@@ -105,9 +112,39 @@ def test_two_supervisors_are_the_base_s_over_a_store_of_which_one_leads():
     assert state == {"name": "state", "emptyDir": {}}
 
 
+def test_google_s_daemons_report_to_a_sensor_that_the_supervisor_hears():
+    for thing in sensor():
+        validate(thing)
+    pod, service = the("Deployment", sensor())["spec"]["template"], the("Service", sensor())
+    policy = the("NetworkPolicy", sensor())["spec"]
+    (container,) = pod["spec"]["containers"]
+    asked, (port,) = options(container["command"]), container["ports"]
+    assert asked.listen == f"0.0.0.0:{port['containerPort']}" == f"0.0.0.0:{google_sensor.PORT}"
+    assert service["spec"]["ports"] == [{"name": port["name"], "port": port["containerPort"], "targetPort": port["name"]}]
+    labels = pod["metadata"]["labels"].items()
+    assert service["spec"]["selector"].items() <= labels and policy["podSelector"]["matchLabels"].items() <= labels
+    assert policy["ingress"][0]["ports"] == [{"protocol": "TCP", "port": port["containerPort"]}]
+    supervisor = the("Service")
+    assert asked.supervisor == f"{supervisor['metadata']['name']}:{supervisor['spec']['ports'][0]['port']}"
+    assert policy["egress"][1]["to"] == [{"podSelector": {"matchLabels": supervisor["spec"]["selector"]}}]
+    token = next(one for one in container["env"] if one["name"] == "HOLDFAST_SUPERVISOR_TOKEN")
+    (of_supervisor,) = the("Deployment")["spec"]["template"]["spec"]["containers"]
+    assert token in of_supervisor["env"]
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed: it judges the kustomization")
+def test_a_host_has_google_s_daemon_or_ours():
+    asked = ["kubectl", "kustomize", str(BASE.parent / "google-sensor")]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    made = [(thing["kind"], thing["metadata"]["name"]) for thing in yaml.safe_load_all(done.stdout)]
+    given = [(thing["kind"], thing["metadata"]["name"]) for thing in (*base(), *sensor()) if thing["kind"] != "DaemonSet"]
+    assert sorted(made) == sorted(given)
+
+
 def rendered(namespace: str, **values: Any) -> list[dict[str, Any]]:
     """The chart's objects. For what it uses of Helm: values, the release's namespace, and files with a condition."""
-    values = yaml.safe_load(helm.VALUES) | values
+    values = {part: fields | values.get(part, {}) for part, fields in yaml.safe_load(helm.VALUES).items()}
 
     def value(name: str) -> Any:
         part, _, field = name.partition(".")
@@ -115,8 +152,8 @@ def rendered(namespace: str, **values: Any) -> list[dict[str, Any]]:
 
     found = []
     for name, text in helm.files().items():
-        condition = re.search(r"\{\{- if \.Values\.(\S+) \}\}\n", text)
-        if not name.startswith("templates/") or (condition and not value(condition[1])):
+        condition = re.search(r"\{\{- if (not )?\.Values\.(\S+) \}\}\n", text)
+        if not name.startswith("templates/") or (condition and value(condition[2]) == bool(condition[1])):
             continue
         text = re.sub(r"\{\{- (?:if .*|end) \}\}\n", "", text).replace("{{ .Release.Namespace }}", namespace)
         text = re.sub(r"\{\{ \.Values\.(\S+) \}\}", lambda place: str(value(place[1])), text)
@@ -134,6 +171,7 @@ def test_the_chart_s_values_give_the_base_and_others_what_they_say():
     (monitor,) = yaml.safe_load_all((BASE.parent / "monitoring/servicemonitor.yaml").read_text())
     assert rendered("default") == base()
     assert rendered("default", monitoring={"enabled": True}) == [*base(), monitor]
+    assert rendered("default", googleSensor={"enabled": True}) == [*base(), *sensor()]
     own = {"image": {"repository": "registry.of.yours/holdfast", "tag": "2"}, "supervisor": {"storage": "5Gi"}}
     made = rendered("training", **own, daemon={"enabled": False})
     assert [thing["kind"] for thing in made] == [thing["kind"] for thing in base() if thing["kind"] != "DaemonSet"]
@@ -142,6 +180,18 @@ def test_the_chart_s_values_give_the_base_and_others_what_they_say():
     (container,) = things["Deployment"]["spec"]["template"]["spec"]["containers"]
     assert container["image"] == "registry.of.yours/holdfast:2"
     assert things["PersistentVolumeClaim"]["spec"]["resources"]["requests"] == {"storage": "5Gi"}
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed: it judges the kustomization")
+def test_the_chart_s_two_supervisors_are_those_of_the_kustomization():
+    done = subprocess.run(["kubectl", "kustomize", str(BASE.parent / "standby")], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+
+    wanted = {(thing["kind"], thing["metadata"]["name"]): thing for thing in yaml.safe_load_all(done.stdout)}
+    made = {(thing["kind"], thing["metadata"]["name"]): thing for thing in rendered("default", supervisor={"standby": True})}
+    for thing in wanted.values():
+        thing["metadata"].pop("namespace", None)  # a chart's objects are in the release's
+    assert made == wanted
 
 
 @pytest.mark.parametrize("kind, pod", pods())
@@ -154,7 +204,7 @@ def test_no_pod_has_more_rights_than_a_user_s_own(kind, pod):
     }
     context = pod["securityContext"]
     assert context["runAsNonRoot"] and context["runAsUser"] and context["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert not {"hostPID", "hostIPC"} & {*pod} and not any("hostPath" in volume for volume in pod["volumes"])
+    assert not {"hostPID", "hostIPC"} & {*pod} and not any("hostPath" in volume for volume in pod.get("volumes", ()))
     assert ("serviceAccountName" in pod) == (kind == "Deployment") or pod["automountServiceAccountToken"] is False
 
 
@@ -178,7 +228,8 @@ def test_the_supervisor_is_reached_where_it_listens_with_a_secret_that_agents_ha
     to_agents, to_http = policy["spec"]["ingress"]
     assert to_agents["ports"] == [{"protocol": "TCP", "port": port}]
     assert to_agents["from"][0] == {"podSelector": {"matchExpressions": [{"key": "holdfast/agent", "operator": "Exists"}]}}
-    assert all({*one} == {"ipBlock"} for one in to_agents["from"][1:]), "host daemons have their node's address"
+    assert to_agents["from"][1] == {"podSelector": the("NetworkPolicy", sensor())["spec"]["podSelector"]}
+    assert all({*one} == {"ipBlock"} for one in to_agents["from"][2:]), "host daemons have their node's address"
     assert to_http["ports"] == [{"protocol": "TCP", "port": http}]
     (jobset,) = examples("jobset.yaml").values()
     (part,) = jobset["spec"]["replicatedJobs"]
@@ -255,7 +306,7 @@ def commands() -> list[list[str]]:
     found = []
     for _, pod in pods():
         (container,) = pod["containers"]
-        found += [container["command"], container["livenessProbe"]["exec"]["command"]]
+        found += [container["command"], container["livenessProbe"].get("exec", {"command": container["command"]})["command"]]
     started = [re.findall(rf"^ExecStart={WHERE} (.*) \$OPTIONS$", unit.read_text(), re.MULTILINE) for unit in UNITS]
     (batch,) = re.findall(r"^srun .*? (holdfast run [^$]*?) \"\$", joined("train.sbatch"), re.MULTILINE)
     of_units = [["holdfast", *line.split(), *SCRIPT.get(line.split()[0], [])] for (line,) in started]

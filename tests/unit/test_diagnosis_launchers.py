@@ -122,7 +122,10 @@ DESCRIBED = ["Name:             train-worker-2", "Namespace:        ml", "Node: 
 )
 def test_what_kubectl_describes_is_that_pod_s(tmp_path: Path, lines: list[str], kind: str) -> None:
     found = judged(tmp_path / "describe.txt", *DESCRIBED, *lines)
-    assert (found.kind, found.rank, found.node) == (kind, 2, "gpu-7")
+    assert (found.kind, found.rank, found.node) == (kind, None, "gpu-7"), "how many ranks a pod has is not told"
+    others = [f"[pod/train-worker-{rank}/main] ncclRemoteError: A call failed" for rank in (0, 1)]
+    found = judged(tmp_path / "with-pods.txt", *DESCRIBED, *lines, *["quiet"] * 250, *others)
+    assert (found.kind, found.rank, found.node) == (kind, 2, "gpu-7"), "there each pod has one"
 
 
 def test_a_description_ends_and_a_rank_s_own_file_has_none(tmp_path: Path) -> None:
@@ -142,7 +145,8 @@ def test_horovod_names_who_is_missing(tmp_path: Path, lines: list[str]) -> None:
     found = judged(tmp_path / "hvd.log", *lines)
     assert (found.kind, found.rank) == ("unknown", 2) and "rank 2 never reached" in found.sentence
     raised = judged(tmp_path / "raised.log", *lines, "[1,2]<stderr>:RuntimeError: what no rule knows")
-    assert (raised.rule, raised.rank) == ("python-runtime", 2), "what it has said tells more"
+    assert (raised.evidence[0].text, raised.rank) == ("RuntimeError: what no rule knows", 2), "what it has said tells more"
+    assert {kind for kind, _ in raised.likely[:1]} == {"user-code"}
 
 
 def test_where_many_are_missing_nobody_is_blamed(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from kit import KIT
 
 from holdfast.core.job.finding import CLASSES, Class, Finding, Quote
 from holdfast.diagnosis.attribute import attribute
-from holdfast.diagnosis.gather import of_text
+from holdfast.diagnosis.gather import gather, of_text
 from holdfast.diagnosis.opinions.learned_words import distinct, features, weighed
 from holdfast.diagnosis.rule import load
 
@@ -48,7 +48,7 @@ def test_a_rule_that_is_sure_is_not_doubted_nor_one_that_says_that_nobody_can_kn
 
 def test_a_rule_that_is_less_sure_gives_way_to_plain_words_and_else_says_less() -> None:
     assert weighed(found(Class.USER_CODE, 0.75), STORAGE).kind == Class.STORAGE
-    told = weighed(found(Class.USER_CODE, 0.75), ("the frobnicator failed: interface mlx5_9 not found",))
+    told = weighed(found(Class.USER_CODE, 0.75), ("the frobnicator failed: port lost",))
     assert told.kind == Class.USER_CODE and told.confidence < 0.7
     assert weighed(found(Class.STORAGE, 0.75), STORAGE).confidence == 0.75
 
@@ -60,6 +60,34 @@ def test_a_warning_is_no_failure_and_overrules_no_known_end() -> None:
     assert attribute(of_text(f"step 1\n{HARMLESS}step 2\nTraining finished\n", load())).kind == Class.UNKNOWN
     ended = found(Class.OOM_HOST, 0.55, rule="", evidence=(Quote(text="exit code -9"),))
     assert weighed(ended, (HARMLESS,)) == weighed(ended, STORAGE) == ended
+
+
+RAISED = 'Traceback (most recent call last):\n  File "train.py", line 3, in main\n    f(x)\nValueError: bad\n'
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "INFO data: worker 3 was requested to terminate",
+        "ERROR aws: curlCode: 28, Timeout was reached",
+        "W Resource exhausted: Ran out of memory, will try smaller",
+    ],
+)
+def test_what_was_survived_takes_no_blame_from_what_was_raised(line: str) -> None:
+    assert attribute(of_text(f"{line}\nstep 4\n{RAISED}", load())).kind == Class.USER_CODE
+
+
+@pytest.mark.parametrize("line", ["ERROR Failed to connect, retry count = 3", "cannot open /data/x, retry count 3 of 5"])
+def test_what_is_tried_again_is_no_failure(line: str) -> None:
+    assert attribute(of_text(f"{line}\nstep 3\n", load())).kind == Class.UNKNOWN
+
+
+def test_of_many_logs_the_words_of_the_one_that_failed_count(tmp_path: Path) -> None:
+    (tmp_path / "rank_0.log").write_text(f"step 7\n{STORAGE[0]}\nRuntimeError: frobd has ended\n")
+    for number in range(1, 81):
+        name = "".join("abcdefghij"[int(digit)] for digit in str(number))
+        (tmp_path / f"rank_{number}.log").write_text(f"step 7\nfrob.{name} is not set, the default is taken\n")
+    assert STORAGE[0] in gather([str(tmp_path)], load()).said
 
 
 def test_numbers_make_no_difference_and_parts_of_names_count() -> None:

@@ -65,6 +65,7 @@ def test_a_pod_s_number_is_its_rank_only_where_nothing_else_is_said() -> None:
     assert whose(pods("job-master-0", "job-worker-0")) == {"job-master-0": 0, "job-worker-0": 1}, "as PyTorchJob counts"
     several = [*pods("job-worker-0", "job-worker-1"), *(f"job-worker-1 trainer [rank{n}]: ready" for n in range(8, 16))]
     assert whose(several)["job-worker-1"] is None or learn(several, Speaker()).ordinal is None
+    assert set(whose([line.replace(" ", ": ", 1) for line in pods("gpu-node-6", "gpu-node-7")]).values()) == {None}, "hosts"
     lines = pods("job-worker-0", "job-worker-1")
     assert learn([*lines, "job-worker-1 trainer [default3]: ready"], Speaker()).ordinal is None
 

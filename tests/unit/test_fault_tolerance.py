@@ -14,6 +14,7 @@ from holdfast.core.config.draft import Resolved
 from holdfast.core.config.fault_tolerance import FaultTolerance, section
 from holdfast.core.config.flags import ALL_FLAGS, FT_LAUNCHER, NVRX_FLAGS, flags_of
 from holdfast.core.config.option import WORKS, Option
+from holdfast.core.errors import UsageError
 from holdfast.core.resolve.resolve_fault_tolerance import DESTS
 
 TEXTS = {
@@ -150,22 +151,44 @@ def test_it_may_stand_before_another_flag_or_a_double_dash():
 # --- limits ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["none", "None", "null", ""])
+@pytest.mark.parametrize("text", ["none", "None", "null", "", "inf"])
 def test_no_limit_is_another_thing_than_none_given(text):
     assert told("--ft-rank-heartbeat-timeout", text).config.ft.rank_heartbeat_timeout is None
     assert told().config.ft.rank_heartbeat_timeout == "auto"
 
 
+@pytest.mark.parametrize("text", ["256", "-1"])
+def test_an_exit_code_that_the_kernel_would_make_another_is_refused(text):
+    with pytest.raises(UsageError, match=f"exit-code: {text}"):
+        told("--ft-no-restart-exit-code", text)
+
+
 def test_no_limit_in_the_file_is_null():
-    limits = {"rank_heartbeat_timeout": None, "still_limit": None, "rank_section_timeouts": {"step": None, "setup": 600}}
+    sections = {"step": None, "setup": 600, "eval": float("inf")}
+    limits = {"rank_heartbeat_timeout": None, "still_limit": None, "rank_section_timeouts": sections}
     found = told("--ft-cfg-path", "/f", on=host(yaml={"/f": {"fault_tolerance": limits}})).config.ft
     assert found.rank_heartbeat_timeout is None and found.still_limit is None
-    assert found.rank_section_timeouts == {"step": None, "setup": 600.0}
+    assert found.rank_section_timeouts == {"step": None, "setup": 600.0, "eval": None}
 
 
 def test_null_for_what_is_no_limit_leaves_the_default():
     on = host(yaml={"/f": {"fault_tolerance": {"safety_factor": None, "cycle_info_dir": None}}})
     assert told("--ft-cfg-path", "/f", on=on).config.ft == FaultTolerance()
+
+
+NUMBERS = """
+gpu_memory_poll_interval gpu_memory_reclaim_timeout gpu_memory_tolerance_mb node_health_check_interval rank_section_timeouts
+restart_check_interval safety_factor workload_check_interval
+""".split()
+"""What ft_launcher's help calls `Use 'null'|'none'|'' for None`, beside the limits."""
+
+
+@pytest.mark.parametrize("text", ["none", "None", "null", ""])
+@pytest.mark.parametrize("row", [row for row in FIELDS if row.field in NUMBERS], ids=lambda row: row.field)
+def test_none_for_a_number_that_is_no_limit_is_its_default(row, text):
+    assert value(told(row.name, text), row) == row.usual
+    on = host(yaml={"/f": {"fault_tolerance": {row.field: text}}})
+    assert value(told("--ft-cfg-path", "/f", on=on), row) == row.usual
 
 
 # --- the file -------------------------------------------------------------------------------------------------------------
@@ -201,6 +224,18 @@ def test_a_key_that_is_nearly_one_of_ours_is_an_error_and_a_foreign_one_is_told(
     assert "did you mean rank_heartbeat_timeout?" in error("--ft-cfg-path", "/f", on=nearly)
     foreign = host(yaml={"/f": {"fault_tolerance": {"zzz": 3}}})
     assert "/f: nothing reads fault_tolerance.zzz" in told("--ft-cfg-path", "/f", on=foreign).notices[0].text
+
+
+def test_the_health_log_s_keys_may_stand_in_mappings_of_their_own_as_in_the_newest_versions():
+    nested = {"health_logging": {"prefix": "/x.log", "dmesg": {"enabled": True}, "fact_result": {"enabled": False}}}
+    found = told("--ft-cfg-path", "/f", on=host(yaml={"/f": {"fault_tolerance": nested}}))
+    ft = found.config.ft
+    assert (ft.health_log_prefix, ft.enable_health_log_dmesg, ft.enable_fact_result_artifact) == ("/x.log", True, False)
+    assert found.origins["ft.health_log_prefix"] == "/f fault_tolerance.health_logging.prefix"
+    more = {"health_logging": {"syslog": {"enabled": True}}, "rank_section_timeouts": {"a.b": 3}}
+    found = told("--ft-cfg-path", "/f", on=host(yaml={"/f": {"fault_tolerance": more}}))
+    assert "nothing reads fault_tolerance.health_logging.syslog.enabled" in found.notices[0].text
+    assert found.config.ft.rank_section_timeouts == {"a.b": 3.0}
 
 
 def test_our_own_flags_may_stand_in_the_file():
@@ -356,6 +391,7 @@ OTHERS = """
 --ft-param-enable-nic-monitor --ft-param-pci-topo-file --ft-param-link-down-path-template --ft_param_enable_nic_monitor
 --ft_param_pci_topo_file --ft_param_link_down_path_template --ft-segment --ft_segment --fault-tol-cfg-path --restart-policy
 --ignore-missing-fault-tol-cfg --term-timeout --term_timeout --workers-stop-timeout --workers_stop_timeout
+--ft-fact-policy-ready-timeout
 """.split()
 
 

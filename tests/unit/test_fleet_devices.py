@@ -9,6 +9,7 @@ from holdfast.supervisor.fleet.machine import Fleet
 from holdfast.supervisor.fleet.messages import Asked, Reply, Said, Wish
 from holdfast.supervisor.fleet.node import DEVICE_HISTORY, DEVICES, LIVES, FleetNode
 from holdfast.supervisor.fleet.policies import policy
+from holdfast.supervisor.fleet.state import Kept
 
 GPU = "0000:9b:00"
 
@@ -57,7 +58,8 @@ class Drained:
 
     def stands(self, reporter: str, unfit: str = "") -> None:
         self.number += 1
-        self.say(Standing(node=reporter, number=self.number, name="a", job=f"{reporter}'s", state="joining", unfit=unfit))
+        said = {"name": "a", "job": f"{reporter}'s", "state": "joining", "is_watcher": reporter == "daemon"}
+        self.say(Standing(node=reporter, number=self.number, unfit=unfit, **said))
 
     def uncordon(self) -> str:
         actions = self.fleet.observe(Asked(ask=1, wish=Wish.UNCORDON, node="a", reason="it was replaced"), 2.0)
@@ -75,6 +77,20 @@ def test_a_node_that_still_finds_itself_unfit_stays_so_and_its_gpu_too() -> None
     assert "it was replaced" not in [change.reason for change in drained.node.history]
     drained.stands("daemon")
     assert drained.shown == ("unfit", "itself", "unfit"), "another's word is not its own"
+    drained.stands("agent")
+    assert drained.shown == ("spare", "", "fit")
+
+
+def test_a_host_s_daemon_that_is_back_before_the_agent_pardons_no_node_that_finds_itself_unfit() -> None:
+    drained = Drained()
+    drained.node.hold(NodeState.UNFIT, "xid: Xid 79", HeldBy.ITSELF)
+    kept = Kept(nodes=(drained.node.kept(),))
+    drained.fleet = Fleet(policy("default"), generation=2, lease_s=5.0, now=0.0, now_unix=1000.0, kept=kept)
+    drained.node = drained.fleet.state.nodes["a"]
+    drained.stands("daemon")
+    assert drained.shown == ("unfit", "itself", "unfit")
+    drained.stands("agent", unfit="xid: Xid 79")
+    assert drained.shown == ("unfit", "itself", "unfit")
     drained.stands("agent")
     assert drained.shown == ("spare", "", "fit")
 

@@ -22,6 +22,8 @@ class Stage:
         self.now, self.numbers, self.heard = 0.5, 0, ["a", "b", "c"]
         self.orders: list[tuple[str, str, str]] = []
         """To whom, what, about whom."""
+        self.deaf = set[str]()
+        """Who answers no order, though it is heard."""
         self.replies: list[Reply] = []
         self.round(1, "a", "b")
 
@@ -62,7 +64,7 @@ class Stage:
                     self.perform(self.fleet.observe(Called(task=task, ok=True, text="done"), self.now))
                 case Tell(node=node, message=order) if type(order).__name__ == "Order":
                     self.orders.append((node, order.verb, order.target))
-                    if node[0] in self.heard:
+                    if node[0] in self.heard and node[0] not in self.deaf:
                         self.say(Did(node=node, order=order.order, ok=True, text="done"))
 
     def wait(self, seconds: float) -> None:
@@ -183,6 +185,22 @@ def test_a_fault_that_nobody_answers_is_told_too(stage):
     assert stage.deeds()[0].outcome == "refused: its agent has not answered"
 
 
+def test_a_restart_that_one_agent_does_not_answer_is_ordered_of_another_one(stage):
+    stage.deaf.add("a")
+    stage.say(Trouble(node="b-1", number=99, kind="worker", what="rank 0 was killed by SIGKILL", handled=False))
+    stage.wait(12)
+    (deed,) = stage.deeds()
+    assert [to for to, verb, _ in stage.orders if verb == "restart"] == ["a-1", "b-1"], stage.orders
+    assert deed.done[0] == "restart: a has not answered" and not deed.outcome
+
+
+def test_a_restart_that_no_agent_answers_is_followed_by_the_next_choice(stage):
+    stage.deaf |= {"a", "b", "c"}
+    stage.say(Trouble(node="b-1", number=99, kind="worker", what="rank 0 was killed by SIGKILL", handled=False))
+    stage.wait(42)
+    assert stage.deeds()[0].outcome == "in vain: no agent of the job has answered", stage.deeds()
+
+
 def test_a_node_that_is_not_heard_or_works_for_several_is_named(stage):
     wanted = Injection(fault=Fault.KILL)
     stage.inject("nobody", wanted)
@@ -207,7 +225,10 @@ def test_the_one_spare_is_promised_to_one_node_though_two_come_to_need_it_at_onc
     assert len([order for order in stage.orders if order[1] == "exclude"]) == 1
 
 
-@pytest.mark.parametrize("end", ["its host dies", "its daemon is started again", "its daemon does not come back"])
+ENDS = "its host dies", "its daemon is started again", "its daemon does not come back", "its other link is heard last"
+
+
+@pytest.mark.parametrize("end", ENDS)
 def test_a_host_whose_daemon_closed_its_link_is_waited_for_and_one_that_falls_silent_is_not(end: str) -> None:
     fleet = Fleet(policy("default"), generation=1, lease_s=LEASE_S, now=0.0, now_unix=1000.0)
     ranks = (RankSaid(rank=0, local_rank=0, state="running"),)
@@ -223,10 +244,13 @@ def test_a_host_whose_daemon_closed_its_link_is_waited_for_and_one_that_falls_si
     for now in range(60):
         if now == 8 and end != "its host dies":
             fleet.observe(Unlinked(node="a-1"), float(now))
+            if end == "its other link is heard last":
+                stands("a", 0, "", now + 0.01)
+                fleet.observe(Unlinked(node="a-0"), now + 0.02)
         if now < 8 or (now >= 36 and end == "its daemon is started again"):
             stands("a", 1 if now < 8 else 2, "stock", float(now))
         stands("b", 1, "", float(now))
         fleet.observe(Tick(), float(now))
         deeds = [(deed.node, deed.trouble) for deed in fleet.state.action_log.deeds.values()]
-        acts_at = {"its host dies": 12, "its daemon does not come back": 42}.get(end, 60)
+        acts_at = {"its host dies": 12, "its daemon does not come back": 42, "its other link is heard last": 44}.get(end, 60)
         assert deeds == ([("a", "lost")] if now >= acts_at else []), now

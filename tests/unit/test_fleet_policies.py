@@ -10,7 +10,7 @@ from holdfast.core.errors import UsageError
 from holdfast.core.value import replace
 from holdfast.core.wire.fleet import Deed
 from holdfast.supervisor.fleet.policies import policy
-from holdfast.supervisor.fleet.policies.case import Case
+from holdfast.supervisor.fleet.policies.case import Case, Standby
 from holdfast.supervisor.fleet.policies.default import Default
 from holdfast.supervisor.fleet.policies.google import Google
 from holdfast.supervisor.fleet.policies.google_limits import given_limits
@@ -87,6 +87,46 @@ def test_what_is_the_node_s_costs_the_node_at_once(case):
 @pytest.mark.parametrize(("xid", "act"), [(13, "none"), (31, "none"), (43, "none"), (94, "none"), (63, "none"), (48, "swap")])
 def test_an_xid_is_judged_by_what_it_means(xid, act):
     assert Default().decide(replace(GPU, xid=xid, what="", **SPARES), [], NOW).act == act
+
+
+# --- a node that the orchestrator would give --------------------------------------------------------------------------------
+
+SOON = {"standby": Standby(within_s=30.0, by="as the operator has said"), "restart_s": 60.0}
+DRAIN = replace(WORKER, trouble="operator", what="its fan is loud")
+
+
+def test_to_wait_for_another_node_is_weighed_against_one_node_less_and_a_second_restart():
+    ladder, late = Default(), {**SOON, "standby": Standby(within_s=600.0, by="as the operator has said")}
+    assert ladder.decide(replace(GPU, **SPARES, **SOON), [], NOW).act == "swap", "who waits takes over at once"
+    waits = ladder.decide(replace(GPU, **SOON), [], NOW)
+    assert waits.act == "replace" and "within 30 s, as the operator has said: the job waits for it" in waits.reason
+    goes_on = ladder.decide(replace(GPU, **late), [], NOW)
+    assert goes_on.act == "shrink" and "within 600 s" in goes_on.reason and "would cost more" in goes_on.reason
+    assert ladder.decide(replace(GPU, in_vain=("replace",), **SOON), [], NOW).act == "shrink"
+    runs_on = ladder.decide(replace(DRAIN, **late), [], NOW)
+    assert runs_on.act == "replace" and "the job runs on until then" in runs_on.reason
+    needed = ladder.decide(replace(GPU, nodes=2, **late), [], NOW)
+    assert needed.act == "replace" and "needs all its nodes" in needed.reason and "within 600 s" in needed.reason
+
+
+def test_a_node_whose_ranks_fail_again_and_again_gives_way_to_one_that_the_orchestrator_gives():
+    before = deeds("restart-workers", "restart-workers")
+    choice = Default().decide(replace(WORKER, nodes=2, **SOON), before, NOW)
+    assert choice.act == "replace" and "a has failed 3 times within an hour" in choice.reason
+
+
+def test_nobody_waits_for_a_node_that_comes_only_once_the_ranks_there_have_ended():
+    evicts = {"standby": Standby(within_s=1.0, by="as the operator has said", evicts=True)}
+    choice = Default().decide(replace(DRAIN, **evicts), [], NOW)
+    assert choice.act == "shrink" and "not before the node's ranks have ended" in choice.reason
+
+
+def test_googles_table_takes_a_node_that_comes_soon_for_a_spare():
+    once, google = deeds("restart-job", trouble="device"), Google(workload_scaling_enabled=1)
+    assert google.decide(replace(GPU, **SOON), once, NOW).act == "replace"
+    assert google.decide(GPU, once, NOW).act == "shrink"
+    assert google.decide(replace(DRAIN, **SOON), [], NOW).reason == "its fan is loud; another node comes within 30 s, " \
+        "as the operator has said"  # fmt: skip
 
 
 # --- google ---------------------------------------------------------------------------------------------------------------

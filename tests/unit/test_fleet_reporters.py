@@ -5,39 +5,12 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from holdfast.core.machine import Action, Tick
+from kit.fleet.hall import LEASE_S, NOW, Hall, standing
+
+from holdfast.core.machine import Tick
 from holdfast.core.wire.fleet import Alive, Bye, Did, FleetMessage, Heard, Heed, Order, RankSaid, Standing, Trouble
-from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
-from holdfast.supervisor.connections import Connections
-from holdfast.supervisor.fleet.machine import Fleet
+from holdfast.core.wire.links import HangUp, LinkDown, Transmit
 from holdfast.supervisor.fleet.messages import Asked, Call, Called, CallVerb, Need, Wish
-from holdfast.supervisor.fleet.policies import policy
-
-LEASE_S = 2.0
-NOW = LEASE_S + 1.0
-
-
-def standing(node: str, job: str = "train", **how: Any) -> Standing:
-    fields = {"state": "running", "round": 1, "life": "1", "ranks": (RankSaid(rank=0, local_rank=0, state="running"),)}
-    return Standing(node=f"{node}-1", number=1, name=node, job=job, **fields | how)
-
-
-class Hall:
-    """A supervisor, and links to it."""
-
-    def __init__(self) -> None:
-        self.fleet = Fleet(policy("default"), generation=1, lease_s=LEASE_S, now=0.0, now_unix=1000.0)
-        self.connections, self.links = Connections(self.fleet), 0
-
-    def link(self, *first: FleetMessage, **came: Any) -> int:
-        self.links += 1
-        self.connections.observe(LinkUp(link=self.links, ours=False, **came), 0.5)
-        for message in first:
-            self.say(self.links, message, 0.5)
-        return self.links
-
-    def say(self, link: int, message: FleetMessage, now: float = NOW) -> list[Action]:
-        return self.connections.observe(Arrived(link=link, message=message), now)
 
 
 def drained() -> tuple[Hall, dict[str, int], Order, Call]:
@@ -77,7 +50,7 @@ def test_a_node_that_is_heard_from_one_address_is_not_taken_from_another_until_i
     first = hall.link(standing("a"), peer="10.0.0.1")
     thief = hall.link(peer="10.0.0.2")
     stolen = Standing(node="thief", number=1, name="a", job="train", state="running")
-    said, hung_up = hall.say(thief, stolen, 1.0)
+    said, _, hung_up = hall.say(thief, stolen, 1.0)
     assert hung_up == HangUp(link=thief) and "10.0.0.2 says that it is a, which is heard from 10.0.0.1" in said.text
     assert "a-1" in hall.fleet.state.reporters and not hall.fleet.state.nodes["a"].is_lost
     again = hall.link(standing("a"), peer="10.0.0.1")
@@ -92,7 +65,7 @@ def test_a_certificate_has_to_be_for_the_node_where_that_is_demanded():
     hall = Hall()
     hall.connections.named = True
     link = hall.link(peer="10.0.0.2", names=("b.example", "c"))
-    said, hung_up = hall.say(link, standing("a"), 1.0)
+    said, _, hung_up = hall.say(link, standing("a"), 1.0)
     assert hung_up == HangUp(link=link) and "has a certificate for b.example, c" in said.text and not hall.fleet.state.nodes
     for name in ("b", "c"):
         hall.link(standing(name), peer="10.0.0.2", names=("b.example", "c"))

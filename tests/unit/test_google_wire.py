@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.wire import google_wire as wire
+from holdfast.core.wire import protobuf
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -63,3 +64,8 @@ def test_a_field_of_another_kind_or_cut_short_is_told_apart(data):
 
 def test_a_rank_s_address_is_one_above_the_daemon_s_port():
     assert wire.worker_address(50051, 0) == "localhost:50052" and wire.worker_address(50051, 7) == "localhost:50059"
+
+
+def test_a_message_of_more_fields_than_any_has_is_not_read_to_its_end():
+    with pytest.raises(ValueError, match="more than 2048 fields"):
+        list(protobuf.fields(b"\x0a\x00" * 100_000))

@@ -129,7 +129,8 @@ def test_an_error_record_says_what_it_died_of_and_when_unless_that_is_later_than
     stage: Stage, exitcode: int, cause: str, written_at: float | None, at: float
 ) -> None:
     evidence = Evidence(at_unix=written_at, message="ValueError: bad", traceback="Traceback", error_file="f", error_record={})
-    stage.see(Ended(local_rank=0, exitcode=exitcode, gone=False, at_unix=77.0, evidence=evidence))
+    pid = stage.group.workers[0].pid
+    stage.see(Ended(local_rank=0, pid=pid, exitcode=exitcode, gone=False, at_unix=77.0, evidence=evidence))
     failure = stage.group.workers.failures[0]
     assert (failure.cause, failure.at_unix, failure.message, failure.error_file) == (cause, at, "ValueError: bad", "f")
 

@@ -24,7 +24,7 @@ from holdfast.agent.group.messages import (
     Stuck,
     Told,
 )
-from holdfast.agent.group.state import Phase, State
+from holdfast.agent.group.state import Phase, State, WorkerState
 from holdfast.core.job.events import RankHung
 from holdfast.core.job.failure import Evidence, Failure, Position
 from holdfast.core.machine import NEVER, Record, Signalled, Tick
@@ -229,13 +229,25 @@ def test_what_a_look_had_put_off_does_not_stop_the_next_round(stage: Stage) -> N
     assert not stage.does(SignalWorkers) and stage.group.phase is Phase.RUNNING
 
 
-@pytest.mark.parametrize("late", [Hung, Stuck, Ending])
+DEAD = {"exitcode": 1, "gone": False, "evidence": Evidence()}
+
+
+@pytest.mark.parametrize("late", [Hung, Stuck, Ending, Ended])
 def test_what_was_seen_of_the_life_before_does_nothing_to_this_one(stage: Stage, late: type[Any]):
     stage.told(REST)
     for local_rank in (0, 1):
-        stage.see(Ended(local_rank=local_rank, exitcode=-15, gone=True, at_unix=51.0, evidence=Evidence()))
+        stage.end(local_rank, -15, at=51.0)
     stage.run(2)
     stage.did.clear()
-    what = {Hung: {"reason": STALE}, Stuck: {"asleep_s": 9.0}, Ending: {}}[late]
+    what = {Hung: {"reason": STALE}, Stuck: {"asleep_s": 9.0}, Ending: {}, Ended: DEAD}[late]
     stage.see(late(local_rank=1, pid=101, at_unix=50.0, **what))
     assert stage.did == [] and stage.group.state.phase is Phase.RUNNING
+
+
+def test_an_end_that_is_told_when_the_next_worker_is_about_to_start_is_not_its(stage: Stage):
+    stage.told(REST)
+    for local_rank in (0, 1):
+        stage.end(local_rank, -15)
+    stage.told(assigned(2))
+    stage.see(Ended(local_rank=1, pid=101, at_unix=50.0, **DEAD))
+    assert stage.did == [] and stage.group.workers[1].state is WorkerState.STARTING

@@ -25,7 +25,7 @@ def frames(call: Any, *args: Any) -> list[str]:
 
 def test_a_save_that_fails_looks_as_without_us() -> None:
     writer: Any = SimpleNamespace(named=lambda name: nullcontext())
-    watched = hooks._as_section("checkpoint", save, writer)
+    watched = hooks._within("checkpoint", save, writer)
     assert frames(watched, "model.pt") == frames(save, "model.pt")
 
 
@@ -39,5 +39,5 @@ def test_so_does_a_call_that_is_noted() -> None:
 def test_an_error_of_a_function_in_c_has_no_frame_at_all() -> None:
     writer: Any = SimpleNamespace(named=lambda name: nullcontext())
     with pytest.raises(ValueError) as raised:
-        hooks._as_section("checkpoint", int, writer)("x")
+        hooks._within("checkpoint", int, writer)("x")
     assert len(traceback.extract_tb(raised.value.__traceback__)) == 1

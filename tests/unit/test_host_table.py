@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 
 from holdfast.core.machine import NEVER, Action, Say, Tick
 from holdfast.core.value import replace
+from holdfast.core.wire.fleet import Heard, Trouble
 from holdfast.core.wire.google_wire import COMPLETE, FAILED, RUNNING, SPARE, UNDEFINED, Command, WorkerInfo, WorkloadInfo
+from holdfast.core.wire.links import Arrived, Connect, LinkUp, Transmit
 from holdfast.supervisor.daemon import host_table
+from holdfast.supervisor.daemon.host_reports import HostReports, ShowTable
 from holdfast.supervisor.daemon.host_table import (
     Agent,
     AgentGone,
@@ -20,6 +23,7 @@ from holdfast.supervisor.daemon.host_table import (
     Keep,
     PeerGone,
     RpcHeard,
+    TroubleHeard,
     shown,
 )
 
@@ -155,6 +159,34 @@ def test_a_worker_whose_process_ended_without_a_word_is_missed_at_once_and_may_c
     assert [one.info.global_rank for one in kept.restarted().workers.values() if one.is_dead] == [1]
     kept.see(belongs("d"), beat(local_rank=1, peer="d"), PeerGone(peer="b", how="was killed by SIGKILL"))
     assert not any(one.is_dead or one.is_silent for one in kept.table.workers.values()), "of its process's next life"
+
+
+def test_a_trouble_that_was_heard_takes_nothing_of_a_newer_one_of_the_same_rank() -> None:
+    kept = Kept().see(belongs(), beat(), beat(FAILED))
+    (failed,) = kept.table.workers.values()
+    reports, heard, told = HostReports("a", "life", ("sup:1",), 0.5), list[TroubleHeard](), list[Trouble]()
+
+    def perform(actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Connect):
+                perform(reports.observe(LinkUp(link=action.link, ours=True), 3.0))
+            elif isinstance(action, ShowTable) and isinstance(action.seen, TroubleHeard):
+                heard.append(action.seen)
+            elif isinstance(action, Transmit) and isinstance(action.message, Trouble):
+                told.append(action.message)
+
+    perform([*reports.shows(kept.table, 0.0), *reports.observe(Tick(), 3.0)])
+    kept.see(beat(), PeerGone(peer="a", how="was killed by SIGKILL"))
+    perform(reports.shows(kept.table, 4.0))
+    assert [one.what for one in told] == [failed.owed, "the process of rank 0 (localhost:50052) of train was killed by SIGKILL"]
+    for one in told:
+        owed = kept.table.workers[failed.key].owed
+        assert owed == told[-1].what, "nobody has heard of it yet"
+        assert kept.restarted().workers[failed.key].owed == owed
+        perform(reports.observe(Arrived(link=reports.reporters["train"].uplink.link, message=Heard(number=one.number)), 5.0))
+        kept.see(*heard)
+        heard.clear()
+    assert not kept.table.workers[failed.key].owed
 
 
 def test_who_has_completed_or_failed_may_be_silent_and_is_forgotten_an_hour_later() -> None:

@@ -24,6 +24,9 @@ from holdfast.core.machine import NEVER, Record, Tick
 from holdfast.core.signals import signal
 from holdfast.health.checks.kernel_log import XID
 
+KILL = "injected by you (holdfast inject kill)"
+HANG = "injected by you (holdfast inject hang)"
+
 
 class Stage:
     """An injector on a node with ranks 2 and 3, of which the checks `xid` and `gpu` look every 60 s."""
@@ -68,7 +71,7 @@ def refusal(actions: list[Any]) -> str:
 
 def test_a_rank_is_killed_after_that_is_recorded(stage):
     asked = stage.ask("kill", rank=3)
-    assert isinstance(asked[0], Record) and asked[-1] == Strike(local_rank=1, signum=signal.SIGKILL)
+    assert isinstance(asked[0], Record) and asked[-1] == Strike(local_rank=1, signum=signal.SIGKILL, what=KILL)
     (event,) = of(FaultInjected, asked)
     assert (event.fault, event.rank, event.by) == ("kill", 3, "you")
     assert event.what == "rank 3 (local 1, pid 4713) is killed (SIGKILL)"
@@ -76,7 +79,7 @@ def test_a_rank_is_killed_after_that_is_recorded(stage):
 
 
 def test_a_hang_is_undone_when_its_time_is_over(stage):
-    assert of(Strike, stage.ask("hang", for_s=5.0)) == [Strike(local_rank=0, signum=signal.SIGSTOP)]
+    assert of(Strike, stage.ask("hang", for_s=5.0)) == [Strike(local_rank=0, signum=signal.SIGSTOP, what=HANG)]
     assert stage.run(4.9) == []
     over = stage.run(0.2)
     assert of(Strike, over) == [Strike(local_rank=0, signum=signal.SIGCONT)]
@@ -93,6 +96,15 @@ def test_whatever_happens_to_the_ranks_ends_what_is_played_on_them(stage, fault,
     assert stage.injector.deadline() == NEVER
 
 
+def test_what_was_played_is_to_blame_for_an_end_while_it_lasts_and_for_none_after(stage):
+    stage.ask("hang", rank=2, for_s=5.0)
+    stage.ask("slow", rank=3, for_s=5.0)
+    over = of(Strike, stage.run(6.0))
+    assert {one.local_rank: one.what for one in over} == {0: "", 1: ""}
+    stage.ask("hang", rank=2)
+    assert [one.what for one in of(Strike, stage.show(RoundOver()))] == [HANG]
+
+
 def test_another_rank_s_end_ends_nothing(stage):
     stage.ask("hang", rank=2)
     assert stage.show(RankOver(local_rank=1)) == []
@@ -104,9 +116,9 @@ def test_a_slow_rank_runs_a_quarter_of_its_time_and_is_left_running(stage):
     while stage.injector.deadline() < NEVER:
         stage.now = stage.injector.deadline()
         for action in stage.show(Tick()):
-            if action == Strike(local_rank=0, signum=signal.SIGSTOP):
+            if isinstance(action, Strike) and action.signum == signal.SIGSTOP:
                 halted_at = stage.now
-            elif action == Strike(local_rank=0, signum=signal.SIGCONT):
+            elif isinstance(action, Strike) and halted_at is not None:
                 halted_s, halted_at = halted_s + stage.now - halted_at, None
     assert halted_at is None and stage.now - began == pytest.approx(2.0)
     assert halted_s / 2.0 == pytest.approx(HALT_S / (HALT_S + RUN_S), abs=0.02)
@@ -115,7 +127,7 @@ def test_a_slow_rank_runs_a_quarter_of_its_time_and_is_left_running(stage):
 def test_two_things_are_not_played_on_one_rank(stage):
     stage.ask("hang", rank=2)
     assert "already" in refusal(stage.ask("slow", rank=2))
-    assert of(Strike, stage.ask("hang", rank=3)) == [Strike(local_rank=1, signum=signal.SIGSTOP)]
+    assert of(Strike, stage.ask("hang", rank=3)) == [Strike(local_rank=1, signum=signal.SIGSTOP, what=HANG)]
 
 
 def test_an_xid_is_a_record_as_the_kernel_s_that_the_check_reads(stage):

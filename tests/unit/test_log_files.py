@@ -132,7 +132,7 @@ def test_a_rank_that_local_ranks_filter_hides_stays_hidden_where_there_are_no_fi
 
 
 def end(exitcode: int = 1, *, gone: bool = False) -> End:
-    return End(0, exitcode, gone, 0.0, LastSigns())
+    return End(0, 7, exitcode, gone, 0.0, LastSigns())
 
 
 def on_disk(stage: Stage, tmp_path: Path) -> tuple[Ends, AttemptLogs]:

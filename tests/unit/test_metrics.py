@@ -43,7 +43,7 @@ def a_job() -> dict[str, Any]:
     nodes = [node("a", jobs=jobs, devices=devices, reported_at_unix=990.0), node("b", "spare", linked=False)]
     job = {"name": "train", "state": "running", "round": 2, "attempt": 1, "least": 1, "nodes": ["a"], "spares": ["b"]}
     numbers = {"incidents": {"signal": 2, "a new word": 1}, "detect": {"counts": [1, 0, 2] + 9 * [0], "sum_s": 1.5}}
-    some = {"swaps": [{"id": "1", "step": "drain"}], "numbers": numbers, "goodput": 0.9}
+    some = {"swaps": [{"id": "1", "step": "drain"}], "numbers": numbers, "goodput": 0.9, "replacement_s": 90.0}
     return fleet(nodes=nodes, jobs=[job | {"trained": 0.75}], **some)
 
 

@@ -56,7 +56,7 @@ def member() -> Node:
 
 
 def ended(exitcode: int) -> Ended:
-    return Ended(local_rank=0, exitcode=exitcode, gone=True, at_unix=0.0, evidence=Evidence())
+    return Ended(local_rank=0, pid=1, exitcode=exitcode, gone=True, at_unix=0.0, evidence=Evidence())
 
 
 def sent(actions: list[Any], link: int) -> list[Message]:

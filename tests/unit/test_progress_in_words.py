@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.cli.job.progress import described
+from holdfast.cli.job.status import described
 
 BEAT = {"of": "beat", "limit_s": 600.0, "basis": "learned"}
 SAVE = {"of": "section save", "limit_s": 30.0, "basis": "given"}

@@ -171,7 +171,7 @@ def group() -> Group:
     group.begin(0.0)
     assert StartWorkers(assigned=assigned(1)) in group.observe(Told(message=assigned(1)), 1.0)
     group.observe(Started(local_rank=0, pid=7, argv=(), log_dir=None), 1.0)
-    group.observe(Ended(local_rank=0, exitcode=1, gone=True, at_unix=0.0, evidence=Evidence()), 2.0)
+    group.observe(Ended(local_rank=0, pid=7, exitcode=1, gone=True, at_unix=0.0, evidence=Evidence()), 2.0)
     did = group.observe(Told(message=Stop(round=1, rejoin=True, reason="r")), 2.0)
     assert did[-1] == LookAtMemory(above_mb=512.0)
     return group

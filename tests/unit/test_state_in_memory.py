@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import array
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from holdfast.client.in_place import sharded  # noqa: E402 - torch comes first, or the test is skipped
 from holdfast.client.in_place.lives import Life  # noqa: E402 - likewise
 from holdfast.client.in_place.state import State  # noqa: E402 - likewise
+from holdfast.client.worker import this_worker  # noqa: E402 - likewise
+from holdfast.core.page import layout  # noqa: E402 - likewise
 
 pytestmark = pytest.mark.torch
 
@@ -133,8 +136,10 @@ def test_a_copy_that_the_script_moves_by_itself_is_no_part_of_an_optimizer_s_ste
     optimizer = state.keep("optimizer", lambda: torch.optim.Adam(model.parameters()))
     state.begin()
     backward(model)
-    with pytest.warns(UserWarning, match="more is kept than what one optimizer changes"):
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)  # one more frame of torch's around each step
+    with pytest.warns(UserWarning, match=r"\(model, ema, optimizer\): no rank has a whole state any more") as told:
         optimizer.step()
+    assert told[0].filename == __file__, "the script's own line is shown"
     assert state.step == 0 and state._generation is None
 
 
@@ -337,6 +342,78 @@ def test_another_part_of_the_model_is_another_object(state: State) -> None:
     assert state.keep("model", module, part="stage 1") is not one
     state.begin()
     assert state.came_from == "script"
+
+
+@pytest.fixture
+def page(monkeypatch: pytest.MonkeyPatch) -> memoryview:
+    """What the agent reads."""
+    words = memoryview(array.array("Q", bytes(layout.SIZE)))
+    monkeypatch.setattr(this_worker, "words", words)
+    return words
+
+
+@pytest.fixture
+def mesh() -> Iterator[Callable[[int], Any]]:
+    """The mesh of rank 0 of so many ranks, whose processes nobody starts."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist = torch.distributed
+
+    def made(size: int) -> Any:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
+        return dist.device_mesh.init_device_mesh("cpu", (size,))
+
+    yield made
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def spread_over(mesh: Any, placement: Any) -> Any:
+    from torch.distributed.tensor import distribute_module, distribute_tensor
+
+    def spread(name: str, one: Any, mesh: Any) -> None:
+        for key, value in list(one.named_parameters(recurse=False)):
+            one.register_parameter(key, torch.nn.Parameter(distribute_tensor(value.data, mesh, [placement])))
+
+    return distribute_module(torch.nn.Linear(4, 4), mesh, spread)
+
+
+def test_the_agent_is_told_whether_the_part_is_all_of_the_model(page: memoryview, mesh: Callable[[int], Any]) -> None:
+    from torch.distributed.tensor import Replicate, Shard
+
+    def is_all(build: Callable[[], Any], part: str = "") -> bool:
+        state = State()
+        state.keep("model", build, part=part)
+        state.begin()
+        return bool(page[layout.HELD] & layout.HELD_ALL)
+
+    assert is_all(module) and not is_all(module, "stage 0")
+    one = mesh(1)
+    assert is_all(lambda: spread_over(one, Replicate())) and not is_all(lambda: spread_over(one, Shard(0)))
+
+
+def test_a_rank_that_has_not_begun_says_nothing_of_what_it_holds(page: memoryview, state: State) -> None:
+    state.keep("model", module)
+    state.end_life()
+    state.tell()
+    assert page[layout.HELD] == 0
+    begun(state)
+    state.end_life()
+    state.tell()
+    assert page[layout.HELD] & layout.HELD_WHOLE and page[layout.HELD_PART] == state._part
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_the_shard_of_a_mesh_of_another_size_is_another_part(mesh: Callable[[int], Any], size: int) -> None:
+    """A job that shrinks or grows: rank 0 is at the same place, and has other rows."""
+    from torch.distributed.tensor import Shard
+
+    def part(size: int) -> int:
+        return sharded.part(["model"], [spread_over(mesh(size), Shard(0)).state_dict()])
+
+    assert part(size) != part(2) == part(2)
 
 
 def test_several_ranks_have_to_meet_before(state: State, monkeypatch: pytest.MonkeyPatch) -> None:

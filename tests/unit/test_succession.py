@@ -309,6 +309,42 @@ def test_a_node_that_seeks_under_many_names_is_counted_once() -> None:
     assert node.it.state.ballot.willing == {"b", "c"} and not node.told(Propose)
 
 
+@pytest.mark.parametrize(("peers", "elects"), [("xxx", False), ("xyz", True), ("777", True)])
+def test_a_member_that_seeks_and_votes_over_many_links_is_counted_once(peers: str, elects: bool) -> None:
+    """It names the endpoints of others, who are cut off. Agents of one host have one address, and their own ports; over
+    loopback the kernel says whose they are."""
+    names = ["10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1", "10.0.0.4:1", "10.0.0.5:1"]
+    held = roster(*names)
+    node = Node(names[1], held)
+    for link, (name, peer) in enumerate(zip(names[2:], peers, strict=True), start=GUEST):
+        node.see(LinkUp(link=link, ours=False, peer="127.0.0.1" if peer == "7" else f"10.0.9.{ord(peer)}"), PROMISE_S)
+        node.hear(seek(name, held), PROMISE_S, link=link)
+    for link, name in enumerate(names[2:], start=GUEST):
+        node.hear(Vote(node=name, term=1, mark=PROMISE_S), PROMISE_S, link=link)
+    assert bool(node.of(Lead)) is elects
+
+
+def test_agents_of_one_host_have_a_vote_each() -> None:
+    held = roster("10.0.0.1:1", "10.0.0.1:2", "10.0.0.2:1", "10.0.0.2:2", "10.0.0.2:3")
+    node = Node("10.0.0.1:2", held)
+    for link in (GUEST, GUEST + 1):
+        name = f"10.0.0.2:{link - GUEST + 1}"
+        node.see(LinkUp(link=link, ours=False, peer="10.0.0.2"), PROMISE_S)
+        node.hear(seek(name, held), PROMISE_S, link=link)
+        node.hear(Vote(node=name, term=1, mark=PROMISE_S), PROMISE_S, link=link)
+    assert node.told(Propose) and node.it.state.ballot.willing >= {"10.0.0.2:1", "10.0.0.2:2"}
+
+
+def test_a_node_that_comes_back_from_its_address_under_another_endpoint_is_counted_there() -> None:
+    """The link of its earlier life may stand for a while: nobody has heard that its host has no power."""
+    held = roster("10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1")
+    node = Node("10.0.0.2:1", held)
+    for link, name in ((GUEST, "name-of-a-host:1"), (GUEST + 1, "10.0.0.3:1")):
+        node.see(LinkUp(link=link, ours=False, peer="10.0.0.3"), PROMISE_S)
+        node.hear(seek(name, held), PROMISE_S, link=link)
+    assert node.it.state.ballot.willing == {"10.0.0.2:1", "10.0.0.3:1"}
+
+
 def test_votes_for_a_proposal_in_one_run_of_the_job_elect_nobody_in_another() -> None:
     node = Node("b")
     node.hear(seek("c"), PROMISE_S)

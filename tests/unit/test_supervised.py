@@ -33,7 +33,7 @@ def supervised() -> Iterator[SupervisorLink]:
     around = Surroundings(
         config=config, host=host, agent_log=agent_log, node=node, network=network, job_dir=nobody, perform=nobody
     )
-    supervised = SupervisorLink(around, nobody, secret=b"", progress=lambda local_rank: {})
+    supervised = SupervisorLink(around, nobody, secret=b"", own=b"", progress=lambda local_rank: {})
     supervised.due()
     yield supervised
     supervised.close()

@@ -68,7 +68,7 @@ def test_scopes_and_workers_are_kept_apart_and_told_in_order(timers):
 
 def test_the_timers_of_workers_that_have_gone_are_forgotten(timers):
     timers.take(line())
-    timers.forget_all()
+    timers.armed.clear()
     assert (timers.next_unix(), told(timers, 1e9)) == (NEVER, [])
 
 

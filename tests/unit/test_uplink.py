@@ -6,7 +6,7 @@ from holdfast.agent.reporting.supervisor_link import ageless
 from holdfast.agent.reporting.supervisor_uplink import ANSWER_S, REFUSED_S, TROUBLES, Obey, Uplink
 from holdfast.core.machine import Action, Say, Tick
 from holdfast.core.value import replace
-from holdfast.core.wire.fleet import Alive, Did, Heard, Heed, Order, RankSaid, Standing, Trouble
+from holdfast.core.wire.fleet import Alive, Did, Heard, Heed, NotHeard, Order, RankSaid, Standing, Trouble
 from holdfast.core.wire.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 
 STANDS = Standing(node="a-1", number=0, name="a", job="train", state="running", round=1)
@@ -91,6 +91,44 @@ def test_where_trying_again_cannot_help_it_waits_long():
     uplink = connected()
     uplink.observe(LinkDown(link=1, reason="wrong token", final=True), 1.0)
     assert uplink.deadline() == 1.0 + REFUSED_S
+
+
+def refused(uplink: Uplink, now: float) -> list[Action]:
+    """Its next link stands, the supervisor refuses what it says, and closes it."""
+    (connect,) = uplink.observe(Tick(), now)
+    uplink.observe(LinkUp(link=connect.link, ours=True), now)
+    actions = told(uplink, NotHeard(reason="another speaks for a"), now)
+    return actions + uplink.observe(LinkDown(link=connect.link, reason="closed"), now)
+
+
+def test_one_that_is_refused_comes_back_much_later_and_says_so_once():
+    uplink = Uplink("a-1", "host:1", now=0.0)
+    uplink.stands(STANDS, 0.0)
+    hung_up, line = refused(uplink, 0.0)
+    assert hung_up == HangUp(link=1) and isinstance(line, Say) and line.level == "warning"
+    assert line.text == "the supervisor at host:1 refuses this node: another speaks for a; the job goes on without it"
+    assert uplink.deadline() == REFUSED_S
+    assert refused(uplink, REFUSED_S) == [HangUp(link=2)] and uplink.deadline() == 2 * REFUSED_S
+
+
+def test_one_whose_links_stand_and_break_unheeded_comes_back_later_each_time():
+    uplink, now, waits = Uplink("a-1", "host:1", now=0.0), 0.0, []
+    for link in (1, 2, 3):
+        uplink.observe(Tick(), now)
+        uplink.observe(LinkUp(link=link, ours=True), now)
+        uplink.observe(LinkDown(link=link, reason="reset"), now)
+        waits.append(round(uplink.deadline() - now, 3))
+        now = uplink.deadline()
+    assert waits == [0.1, 0.2, 0.4]
+
+
+def test_one_that_a_supervisor_refuses_asks_the_other_at_once_and_then_waits_long():
+    uplink = Uplink("a-1", "host:1", "other:1", now=0.0)
+    uplink.stands(STANDS, 0.0)
+    refused(uplink, 0.0)
+    assert uplink.deadline() == 0.0
+    refused(uplink, 0.0)
+    assert uplink.deadline() == REFUSED_S
 
 
 def test_an_order_is_carried_out_once_and_its_end_told_as_often_as_it_comes():

@@ -16,21 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from holdfast import __version__
 from holdfast.agent.build import lone_node
 from holdfast.agent.components import Components
-from holdfast.agent.group.messages import (
-    CheckNode,
-    Exit,
-    FromCoordinator,
-    KeepStacks,
-    KillWorkers,
-    LookAtMemory,
-    LookAtWorkers,
-    OpenLogs,
-    RegroupWorkers,
-    SignalWorkers,
-    StartWorkers,
-    Sweep,
-    Unguarded,
-)
+from holdfast.agent.group import messages
 from holdfast.agent.group.signal_forwarding import PASSED_ON
 from holdfast.agent.node import Node
 from holdfast.agent.own_lease import OwnLease
@@ -121,7 +107,7 @@ class Agent:
         if self.store is not None:
             self.store.open(self.job_dir)
         self.answers: list[Transmit] = []  # To what has come by now: they go out together.
-        self.exit: Exit | None = None
+        self.exit: messages.Exit | None = None
         self.leave_at = self.cut_at = NEVER
         self.settle_at = self.host.now() + SETTLE_S
         self.untold: list[Observation] = []  # What could not be told yet.
@@ -171,7 +157,8 @@ class Agent:
             until = self._deadline()
             if until > self.host.now() and not self.components.is_looking:
                 self._write_down()
-            said, seen_here = self._said_here(), self.host.wait(until)
+            said = [] if self.network is None else self.network.heard_here()
+            seen_here = self.host.wait(until)
             self.lease.enforce()
             for seen in [*said, *self.lease.explained(seen_here), *self._due()]:
                 if isinstance(seen, Arrived):  # thousands a second, and nothing that this host's processes have done
@@ -214,9 +201,6 @@ class Agent:
                     self.agent_log.degraded(text)
             self.perform(self.node.observe(seen, self.host.now()))
 
-    def _said_here(self) -> list[Observation]:
-        return [] if self.network is None else self.network.heard_here()
-
     def _done(self) -> bool:
         if self.exit is None:
             return False
@@ -252,7 +236,9 @@ class Agent:
         for one in list(self.components.timed):  # one of them may have others made
             if now >= one.due_at:
                 late += self._unless_short(one.due)
-        return [*late, Tick()] if now >= self.node.deadline() else late
+        if now < self.node.deadline():
+            return late
+        return [*late, *self.host.lives(), Tick()]  # who has just begun in place, or let go, is not too late
 
     def _settle(self) -> list[Observation]:
         try:
@@ -267,7 +253,7 @@ class Agent:
 
     def _guardian_lost(self, fd: int) -> list[Observation]:
         self.host.unwatch(fd)
-        return [Unguarded()]
+        return [messages.Unguarded()]
 
     # --- carrying out ---------------------------------------------------------------------------------------------------
 
@@ -307,25 +293,25 @@ class Agent:
                 self._record(event, at_unix if since is None else since, life)
             case Say(text=text, level=level):
                 self.agent_log.say(text, level)
-            case OpenLogs(assigned=assigned):
+            case messages.OpenLogs(assigned=assigned):
                 return self.workers.open_logs(assigned)
-            case StartWorkers(assigned=assigned, kept=kept):
+            case messages.StartWorkers(assigned=assigned, kept=kept):
                 return self._start_workers(assigned, kept)
-            case RegroupWorkers(local_ranks=local_ranks):
+            case messages.RegroupWorkers(local_ranks=local_ranks):
                 self.workers.regroup(local_ranks)
-            case SignalWorkers(local_ranks=local_ranks, signum=signum):
+            case messages.SignalWorkers(local_ranks=local_ranks, signum=signum):
                 self.workers.signal(local_ranks, signum)
-            case KillWorkers(local_ranks=local_ranks):
+            case messages.KillWorkers(local_ranks=local_ranks):
                 self.workers.kill(local_ranks)
-            case LookAtMemory(above_mb=above_mb):
+            case messages.LookAtMemory(above_mb=above_mb):
                 return self.workers.look_at_memory(above_mb)
-            case Sweep():
+            case messages.Sweep():
                 self.workers.sweep()
                 if self.components.watchdog is not None:
                     self.components.watchdog.forget_timers()
-            case Exit():
+            case messages.Exit():
                 self.exit, self.leave_at = action, self.host.now() + FAREWELL_S
-            case FromCoordinator() | CheckNode() | LookAtWorkers() | KeepStacks():
+            case messages.FromCoordinator() | messages.CheckNode() | messages.LookAtWorkers() | messages.KeepStacks():
                 return self.components.carry_out(action, at_unix)
             case _:
                 assert self.store is not None, f"an agent cannot do {action!r}"

@@ -18,7 +18,7 @@ from holdfast.agent.group.messages import CheckNode, FromCoordinator, KeepStacks
 from holdfast.agent.logs.attempt_logs import LogPlan
 from holdfast.agent.optional_components import wished_for
 from holdfast.agent.reporting.daemon_announce import introduce
-from holdfast.agent.secrets import supervisor_token
+from holdfast.agent.secrets import job_s_at_supervisor, supervisor_token
 from holdfast.agent.surroundings import Surroundings
 from holdfast.agent.workers.file_timer import open_watchdog
 from holdfast.agent.workers.progress_iteration import ProgressIteration
@@ -52,7 +52,9 @@ class Components:
         """The newest round, and what became of each of its workers. None: the late parts know it, or none was started."""
         self.is_settled = False  # What was put off for the sake of the first workers is done.
         self.before: list[tuple[Event, float]] = []  # What was recorded before the late parts were there.
+        joined = around.network.identity.token if around.network is not None else None
         self.supervisor_secret = supervisor_token(config) if config.supervisors else b""
+        self.secret_there = job_s_at_supervisor(config, joined)
         self.checks: Checking | None = None
         self.faults: Injections | None = None  # None, of both: nobody has asked for one.
         self.control = ControlHandler(
@@ -179,7 +181,8 @@ class Components:
             return self.late
         from holdfast.agent.late_components import LateComponents  # costs time that the first workers would wait for
 
-        self.late = late = LateComponents(self.around, self.workers, self.control, supervisor_secret=self.supervisor_secret)
+        secrets = self.supervisor_secret, self.secret_there
+        self.late = late = LateComponents(self.around, self.workers, self.control, supervisor_secrets=secrets)
         self.parts += late.parts
         self.timed += [part for part in late.parts if isinstance(part, Timed)]
         before, self.before = self.before, []
@@ -233,6 +236,11 @@ class Components:
         folder = os.path.join(config.stash_dir, safe_name(config.rdzv_id))
         return StateDisk(folder, nproc=config.nproc_per_node, complain=self.around.host.complain, unix=self.around.host.unix)
 
+    def _newest_round(self) -> int:
+        """Of which this node knows, with a place in it or as the coordinator's."""
+        rendezvous = self.around.rendezvous()
+        return max(self.around.node.group.round, rendezvous.round if rendezvous is not None else 0)
+
     def _made_with_links(self) -> tuple[Replicas | None, LogReceiver | None, Upstream | None]:
         config, complain, network = self.around.config, self.around.agent_log.degraded, self.around.network
         if network is None:
@@ -243,4 +251,4 @@ class Components:
 
         join = self.around.node.group.join
         replicas = open_replicas(config, network, join, self.around.host, complain)
-        return replicas, *(open_logs(config, network, join.addr, complain) or (None, None))
+        return replicas, *(open_logs(config, network, join.addr, complain, self._newest_round) or (None, None))

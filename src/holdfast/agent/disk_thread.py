@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from holdfast.core.errors import HoldfastError
@@ -57,7 +58,12 @@ class DiskThread:
 
     def do(self, task: Callable[[], None]) -> None:
         """Have `task` done, and wait for nothing. What it raises is not told."""
-        self.ask(task, lambda answer: [])
+
+        def attempted() -> None:
+            with suppress(OSError, HoldfastError):
+                task()
+
+        self.io_thread.do(attempted)
 
     def close(self) -> None:
         """No answer is heard any more."""

@@ -18,7 +18,10 @@ from holdfast.agent.workers.workers import Workers
 class LateComponents:
     """One agent's."""
 
-    def __init__(self, around: Surroundings, workers: Workers, control: ControlHandler, *, supervisor_secret: bytes) -> None:
+    def __init__(
+        self, around: Surroundings, workers: Workers, control: ControlHandler, *, supervisor_secrets: tuple[bytes, bytes]
+    ) -> None:
+        """`supervisor_secrets`: the one that the supervisor knows, and the job's own."""
         config, host = around.config, around.host
         others_s = STACKS_S if around.network is not None else 0.0
         self.stacks = Stacks(workers, around.job_dir.incident_path, others_s=others_s)
@@ -29,7 +32,8 @@ class LateComponents:
         if config.supervisors:
             from holdfast.agent.reporting.supervisor_link import SupervisorLink  # loads the network
 
-            self.parts.append(SupervisorLink(around, control, secret=supervisor_secret, progress=self.progress))
+            secret, own = supervisor_secrets
+            self.parts.append(SupervisorLink(around, control, secret=secret, own=own, progress=self.progress))
         if config.ft.monitor != "off":
             name, complain = around.agent_log.name, around.agent_log.degraded
             self.monitoring = Monitoring(config, host, workers, node=name, perform=around.perform, complain=complain)

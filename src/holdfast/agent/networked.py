@@ -16,7 +16,7 @@ from holdfast.agent.logs.receiver import FILES_PER_NODE, LogReceiver, open_recei
 from holdfast.agent.logs.sender import Upstream
 from holdfast.agent.node import Node
 from holdfast.agent.reporting.final_report import ended_runs
-from holdfast.agent.secrets import job_token
+from holdfast.agent.secrets import identity_of
 from holdfast.agent.states.state_replication import Replicas
 from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import HoldfastError, RendezvousError, Stopped, UsageError
@@ -29,7 +29,7 @@ from holdfast.runtime.hardware.nvidia import query
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.addresses import is_here, is_loopback, own_address
 from holdfast.runtime.net.codec import LONGEST
-from holdfast.runtime.net.frames import JOB_CHARS, Identity
+from holdfast.runtime.net.frames import JOB_CHARS
 from holdfast.runtime.net.names import Addresses, Names
 from holdfast.runtime.net.network import REMEDY, Network, is_authenticated, open_doors
 from holdfast.runtime.process.open_files import make_room
@@ -83,7 +83,7 @@ def wait_for_name(
 def assemble(config: RunConfig, host: Host, name: str, warn: Callable[[str], None]) -> tuple[Node, Network, Store | None]:
     """This node's machines, its links, and the store where that elects the coordinator. `warn` tells a person at once."""
     _check_names(config, name)
-    identity = Identity(config.rdzv_id, job_token(config))
+    identity = identity_of(config)
     shelter = shelter_of(config.tls_cert, config.tls_key, config.tls_ca)
     network = Network(host, identity, (config.rdzv_host, config.rdzv_port), shelter=shelter)
     if not config.local_addr:  # which address is ours depends on where the endpoint is
@@ -143,13 +143,13 @@ def open_replicas(
 
 
 def open_logs(
-    config: RunConfig, network: Network, addr: str, degraded: Callable[[str], None]
+    config: RunConfig, network: Network, addr: str, degraded: Callable[[str], None], newest_round: Callable[[], int]
 ) -> tuple[LogReceiver, Upstream] | None:
     """Has the coordinator's node gather all nodes' lines. None: not wished, or impossible, as `degraded` is told."""
     ft = config.ft
     if not ft.enable_log_server or not ft.per_cycle_applog_prefix:
         return None
-    receiver = open_receiver(ft, network.identity, network.shelter, addr, degraded)
+    receiver = open_receiver(ft, network.identity, network.shelter, addr, degraded, newest_round)
     if receiver is None:
         return None
     if make_room(network.host, FILES_PER_NODE * (config.max_nodes - 1)):

@@ -46,6 +46,10 @@ def _asks_attribution(around: Surroundings) -> bool:
     ft = around.config.ft
     if not (ft.attribution_endpoint or ft.attrsvc_host or ft.attrsvc_port):
         return False
+    if (ft.attribution_endpoint or "").startswith(("grpc://", "unix://")):  # ft_launcher takes them, and asks nobody either
+        why = f"{ft.attribution_endpoint} cannot be spoken to: give --ft-attribution-endpoint http://host:port"
+        around.agent_log.degraded(f"the attribution service is not used, since {why}")
+        return False
     needed = {
         "the log of --ft-per-cycle-applog-prefix": ft.per_cycle_applog_prefix,
         "--ft-attrsvc-host": ft.attrsvc_host or ft.attribution_endpoint,

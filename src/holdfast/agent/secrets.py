@@ -9,13 +9,14 @@ from __future__ import annotations
 from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import UsageError
 from holdfast.runtime import secrets
-from holdfast.telemetry.record.job_secret import job_secret
+from holdfast.runtime.net.frames import Identity
+from holdfast.telemetry.record.job_secret import job_identity, job_secret
 
 
-def job_token(config: RunConfig) -> bytes:
-    """The job's secret; empty: it has none. Raises UsageError."""
-    found = job_secret(config.token_file, "--token-file", config.state_dir)
-    check_required(config, bool(found))
+def identity_of(config: RunConfig) -> Identity:
+    """What proves that an agent belongs to the job. Raises UsageError."""
+    found = job_identity(config.rdzv_id, config.token_file, "--token-file", config.state_dir)
+    check_required(config, found.is_secret)
     return found
 
 
@@ -25,8 +26,16 @@ def check_required(config: RunConfig, has_token: bool) -> None:
         raise UsageError(
             "--require-token: this job of several nodes has no token",
             hint="`holdfast token --write FILE` makes one; give each node --token-file FILE, set HOLDFAST_TOKEN, or give all "
-            "nodes one --state-dir on a file system that they share",
+            "nodes one --state-dir on a file system that they share; under Slurm, munge on each node does as well",
         )
+
+
+def job_s_at_supervisor(config: RunConfig, joined: bytes | None) -> bytes:
+    """The secret that binds the job's name at the supervisor; empty: nothing does, nor where the job was given no name.
+    `joined`: the secret that its nodes join with; None: it has one node, which has not looked for one."""
+    if not config.supervisors or config.rdzv_id == "none":
+        return b""
+    return job_secret(config.token_file, "--token-file", config.state_dir) if joined is None else joined
 
 
 def supervisor_token(config: RunConfig) -> bytes:

@@ -42,6 +42,9 @@ def look_arguments(parser: argparse.ArgumentParser) -> None:
     json_argument(parser)
 
 
+BEGIN = "start one with `holdfast run SCRIPT`; if jobs ran with another HOLDFAST_STATE_DIR, set that"
+
+
 def all_jobs() -> list[str]:
     """Directory of every run that is kept, the one that was started last first."""
     found = {path: _started_at(path) for home in homes(os.environ) for path in job_dirs(home)}
@@ -54,7 +57,7 @@ def choose(wanted: str | None, *, to_act: bool = False) -> str:
         return os.path.abspath(wanted)
     jobs = all_jobs()
     if not jobs:
-        raise UsageError(f"there are no jobs in {homes(os.environ)[0]}", hint="did they run with another HOLDFAST_STATE_DIR?")
+        raise UsageError(f"there are no jobs in {homes(os.environ)[0]}", hint=BEGIN)
     return jobs[0] if wanted is None else _named(wanted, jobs, to_act)
 
 

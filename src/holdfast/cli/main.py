@@ -25,16 +25,16 @@ LAUNCHING = {
     "launch": "the same with the conventions of the old torch.distributed.launch",
     "ft_launcher": "the same with the defaults and the membership of NVRx's ft_launcher",
 }
-SIMULATE = "run many simulated nodes with faults, repeatably from a seed, and check that every rule is kept"
 WRAP = "run a tool that calls torchrun (accelerate, deepspeed, …) with Holdfast in torchrun's place"
-OTHERS = ("wrap", "simulate", "torchrun")  # Commands that read their arguments themselves.
+OTHERS = ("wrap", "torchrun")  # Commands that read their arguments themselves.
 TORCHRUN = "PyTorch's own torchrun, which reports its ranks to the daemon at GCP_HOST_DAEMON_PORT"
 ROOMS = {
-    "job": "jobs status why incidents diagnose events report stop exclude readmit restart force-leader inject",
-    "node": "check health-service attribution doctor token completion",
-    "fleet": "daemon supervisor web notify top nodes drain uncordon",
+    "cli.job": "jobs status why incidents diagnose events report stop exclude readmit restart force-leader inject",
+    "cli.node": "check health-service attribution doctor token completion",
+    "cli.fleet": "daemon google-sensor supervisor web notify top nodes drain uncordon",
+    "sim": "simulate",
 }
-"""Commands about jobs, this host, and all hosts, by the folder in which each has the module of its name."""
+"""Commands about jobs, this host, all hosts, and none, by the package in which each has the module of its name."""
 ELSEWHERE = {
     "patch": "nothing has to be patched: `holdfast torchrun …` is PyTorch's own torchrun, and reports its ranks",
     "logs": "`holdfast report JOB` shows how a job went, and `holdfast status JOB` where its logs are",
@@ -92,9 +92,6 @@ def _perform(command: str, argv: Sequence[str]) -> int:
         from holdfast.cli.run.wrap import wrap  # only the chosen command is loaded
 
         return wrap(argv)
-    if command == "simulate":
-        # Another driver, which nothing imports: it is started here as `python -m holdfast.sim` would start it.
-        return int(import_module("holdfast.sim.__main__").main(argv))
     return _about(command, argv)
 
 
@@ -128,8 +125,8 @@ def _ask(command: str, argv: Sequence[str]) -> int:
 
 
 def command_module(command: str) -> ModuleType:
-    """The module of a command about jobs, this host or all hosts."""
-    return import_module(f"holdfast.cli.{ASKING[command]}.{command.replace('-', '_')}")
+    """The module of one of `ROOMS`' commands."""
+    return import_module(f"holdfast.{ASKING[command]}.{command.replace('-', '_')}")
 
 
 def _about(command: str, rest: Sequence[str]) -> int:
@@ -138,7 +135,7 @@ def _about(command: str, rest: Sequence[str]) -> int:
         print(f"holdfast {__version__}")
         return 0
     if command in ("-h", "--help", "help"):
-        if rest and rest[0] in (*LAUNCHING, "wrap", *ASKING, "simulate"):
+        if rest and rest[0] in (*LAUNCHING, "wrap", *ASKING):
             return main([rest[0], "--help"])
         if rest:
             raise UsageError(f"there is no command {rest[0]!r}", hint=_meant(rest[0]))
@@ -156,14 +153,14 @@ def _meant(word: str) -> str:
         return f"did you mean `holdfast run {word} …`?"
     if word in ELSEWHERE:
         return ELSEWHERE[word]
-    found = nearest(word, (*LAUNCHING, "wrap", *ASKING, "torchrun", "simulate", "--help", "--version"))
+    found = nearest(word, (*LAUNCHING, "wrap", *ASKING, "torchrun", "--help", "--version"))
     return f"did you mean {found}?" if found else "`holdfast --help` lists the commands"
 
 
 def commands() -> dict[str, str]:
     """Each command, and what it does."""
     asking = {name: command_module(name).HELP for name in ASKING}
-    return {**LAUNCHING, "wrap": WRAP, **asking, "torchrun": TORCHRUN, "simulate": SIMULATE}
+    return {**LAUNCHING, "wrap": WRAP, **asking, "torchrun": TORCHRUN}
 
 
 def _help() -> str:

@@ -22,7 +22,7 @@ script without us; the agent then has its pidfd.
 - enables faulthandler, as torch's `record` does;
 - wraps sys.excepthook, to leave the exception's words in the page, write the error record and raise the page's error flag
   before the traceback is printed. The words need no disk and no descriptor: neither may be left. Where all ranks write to one
-  stderr, only the first of those with the same error prints its traceback; each has it in its record;
+  stderr, only one of those with the same error prints its traceback; each has it in its record;
 - leaves a mark when the interpreter begins to end in good order, and tells the agent: the exit code comes a while later;
 - keeps what Python wrote to stderr last, for that moment: the text of a SystemExit is shown there, and reaches no hook.
 
@@ -339,14 +339,15 @@ def _install_hooks() -> None:
             load("_holdfast_record", "client", "record.py").write(_error_file, error, time_ns())
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        news = [True]
+        once_shown: list[Callable[[], None] | None] = [lambda: None]
         if os.getpid() == _me:
             judged.append(error)
             if get_ident() == main_thread and _is_the_end():
-                now, claim = time_ns(), lambda: news.append(_is_news(error))
-                _try_quietly(lambda: _leave_words(error), lambda: write(error), claim, lambda: _flag_error(error, now))
-        if news[-1]:
+                now, claim = time_ns(), lambda: once_shown.append(_claim(error))
+                _try_quietly(lambda: _leave_words(error), lambda: write(error), lambda: _flag_error(error, now), claim)
+        if once_shown[-1] is not None:
             shown(kind, error, trace)
+            _try_quietly(once_shown[-1])
 
     def at_exit() -> None:
         if os.getpid() != _me:
@@ -389,11 +390,11 @@ def _leave_words(error: BaseException) -> None:
     _put_text(layout.LAST_WORDS, layout.LAST_WORDS_BYTES, " ".join(text.split()).encode("utf-8", "backslashreplace"))
 
 
-def _is_news(error: BaseException) -> bool:
-    """Whether to show the error: False where another rank, whose stderr is ours, has shown it, and ours is on record."""
+def _claim(error: BaseException) -> Callable[[], None] | None:
+    """What to call once the error is shown. None: it is not to be, since another rank, whose stderr is ours, has shown it."""
     if words is None or not words[layout.HOOK] & layout.HOOK_ONCE or not isinstance(error, Exception) or not _error_file:
-        return True
-    return bool(load("_holdfast_record", "client", "record.py").is_first(_error_file, error))
+        return lambda: None
+    return load("_holdfast_record", "client", "record.py").claim(_error_file, error)  # type: ignore[no-any-return]
 
 
 def _is_the_end() -> bool:

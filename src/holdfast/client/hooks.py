@@ -3,7 +3,7 @@
 `watch` waits until the script imports one of these modules, and then
 
 - counts every optimizer's step as a heartbeat, and the steps of the optimizer with most steps as progress, unless the script
-  tells its progress itself (`holdfast.client.progress`);
+  tells its progress itself (`holdfast.client.progress`), or the step only makes the optimizer's state (`SET_UPS`);
 - makes `torch.save` and torch.distributed.checkpoint's saves (`SAVES`) sections called `checkpoint`;
 - notes when the script joins its first process group, when it has joined (then it can be asked for its collectives:
   `client.collectives`), and how long it loads its state before its first step;
@@ -45,6 +45,14 @@ CHECKPOINT, DEBUGGER = "checkpoint", "debugger"  # Names of the sections.
 SAVES = ("save", "async_save", "save_state_dict")
 """Of distributed checkpoints. The last is deprecated, and one day it is gone: the others are marked by then."""
 
+SET_UPS = {
+    "torch.distributed.checkpoint.state_dict": ("", "_init_optim_state"),  # get_optimizer_state_dict and the like
+    "deepspeed.runtime.bf16_optimizer": ("BF16_Optimizer", "initialize_optimizer_states"),
+    "deepspeed.runtime.zero.stage_1_and_2": ("DeepSpeedZeroOptimizer", "initialize_optimizer_states"),
+    "deepspeed.runtime.zero.stage3": ("DeepSpeedZeroOptimizer_Stage3", "initialize_optimizer_states"),
+}
+"""What makes an optimizer's state by a step with gradients of zero: module → class and method, or function."""
+
 PROMPTS = {
     "cmd": ("Cmd", "cmdloop"),  # pdb
     "code": ("InteractiveConsole", "interact"),
@@ -68,17 +76,18 @@ def watch(
     """Do the above for this process (`signs`), and note in `note` which modules are loaded. `writer()` is called at torch's
     import, `joined()` when the script has a process group, and what `more` has for a module once that is loaded."""
     hooked: list[Step] = []
+    set_up = _SetUp()
 
     def step_hook() -> Step:
         if not hooked:
-            hooked.append(_counter(writer()))
+            hooked.append(_counter(writer(), set_up))
         return hooked[0]
 
-    def marking(section: str, *names: str, of: str = "") -> Callable[[ModuleType], None]:
+    def marking(section: str | _SetUp, *names: str, of: str = "") -> Callable[[ModuleType], None]:
         def mark(module: ModuleType) -> None:
             holder = getattr(module, of) if of else module
             for name in names:
-                setattr(holder, name, _as_section(section, getattr(holder, name), writer()))
+                setattr(holder, name, _within(section, getattr(holder, name), writer()))
 
         return mark
 
@@ -107,6 +116,7 @@ def watch(
             "torch.distributed.distributed_c10d": joins,
             "nvidia_resiliency_ext.fault_tolerance.rank_monitor_client": _stand_in,
             **{module: marking(DEBUGGER, method, of=holder) for module, (holder, method) in PROMPTS.items()},
+            **{module: marking(set_up, method, of=holder) for module, (holder, method) in SET_UPS.items()},
         }
     _when_loaded({**actions, **(more or {})}, note)
 
@@ -117,14 +127,26 @@ def _stand_in(module: ModuleType) -> None:
     import_module("holdfast.integrations.nvrx").stand_in(module)
 
 
-def _counter(writer: Writer) -> Step:
+class _SetUp:
+    """While it is open, an optimizer's step is a heartbeat and no progress."""
+
+    depth = 0
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.depth -= 1
+
+
+def _counter(writer: Writer, set_up: _SetUp) -> Step:
     steps: dict[int, int] = {}  # of each optimizer but the last, by its id: most scripts have one
     last = mine = most = 0
 
     def optimizer_stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
         nonlocal last, mine, most
         try:
-            if writer.steps_told:
+            if writer.steps_told or set_up.depth:
                 return writer.heartbeat()
             if last != id(optimizer):
                 steps[last] = mine
@@ -143,17 +165,17 @@ def _counter(writer: Writer) -> Step:
     return optimizer_stepped
 
 
-def _as_section(name: str, function: Callable[..., Any], writer: Writer) -> Callable[..., Any]:
+def _within(section: str | _SetUp, function: Callable[..., Any], writer: Writer) -> Callable[..., Any]:
     from functools import wraps  # only scripts with such a function need it
 
     @wraps(function)
     def inside(*args: Any, **kwargs: Any) -> Any:
         try:
-            section = writer.named(name)
+            context = writer.named(section) if isinstance(section, str) else section
         except ValueError:  # the script has used up all names for sections
             return function(*args, **kwargs)
         try:
-            with section:
+            with context:
                 return function(*args, **kwargs)
         except BaseException as error:
             _leave(error)

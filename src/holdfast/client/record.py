@@ -10,7 +10,8 @@ worker's first record stays: it is nearest to the cause.
 from __future__ import annotations
 
 import os
-from time import time_ns
+from _thread import allocate_lock
+from time import monotonic, time_ns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 MOST_CHARS = 100_000  # Of a message, and of a call stack: an agent reads no error file that is larger than its reports may be.
+SHOW_S = 1.0  # To show a traceback: milliseconds, unless the terminal stands still.
+_SHOWN = b" shown"
 
 
 def record(fn: Callable[P, R]) -> Callable[P, R]:
@@ -70,21 +73,54 @@ def write(path: str, error: BaseException, at_unix_ns: int) -> bool:
     return True
 
 
-def is_first(path: str, error: BaseException) -> bool:
-    """Whether no other rank of the attempt has been here with an error of the same kind, from the same lines. `path`: of this
-    rank's record, which lies in a folder of its own beside the other ranks'. True where that cannot be told."""
+def claim(path: str, error: BaseException) -> Callable[[], None] | None:
+    """Ask to show the error for all ranks of the attempt on this node that fail alike: of the same kind, from the same lines.
+
+    None: another rank has shown it. Else the caller shows it, then calls what is returned: until then the others wait, since
+    the agent may end this rank before it has shown anything, and one of them shows it instead. `path`: of this rank's record,
+    which lies in a folder of its own beside the other ranks'. Where nothing can be agreed on, each rank shows it.
+    """
     from binascii import crc32  # only a failure needs it
 
     if not os.path.exists(path) or path.startswith("/proc/"):
-        return True
-    mark = f".shown-{crc32(_shape(error).encode('utf-8', 'replace')):08x}"
+        return lambda: None
+    mark = os.path.join(os.path.dirname(path), os.pardir, f".shown-{crc32(_shape(error).encode('utf-8', 'replace')):08x}")
+    me = b"%d" % os.getpid()
     try:
-        os.close(os.open(os.path.join(os.path.dirname(path), os.pardir, mark), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    except FileExistsError:
-        return False
+        while True:
+            try:
+                _put(mark, os.O_EXCL, me)
+            except FileExistsError:
+                if _is_shown(mark):
+                    return None
+                mark += "-"  # nobody shows it any more: the next one's mark
+            else:
+                return lambda: _put(mark, os.O_TRUNC, me + _SHOWN)
     except OSError:
-        return True
-    return True
+        return lambda: None
+
+
+def _put(path: str, flag: int, text: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flag, 0o600)
+    try:
+        os.write(fd, text)
+    finally:
+        os.close(fd)
+
+
+def _is_shown(mark: str) -> bool:
+    """Wait until the rank whose mark this is has shown its error, or is no more; SHOW_S at most."""
+    nobody, late_at = allocate_lock(), monotonic() + SHOW_S
+    nobody.acquire()
+    while monotonic() < late_at:
+        with open(mark, "rb") as file:
+            text = file.read()
+        if text.endswith(_SHOWN):
+            return True
+        if text.isdigit() and not os.path.exists(f"/proc/{int(text)}"):
+            return False
+        nobody.acquire(timeout=0.002)
+    return False
 
 
 def _shape(error: BaseException | None) -> str:

@@ -153,6 +153,16 @@ class Writer:
         if self.words is not None:
             self.words[layout.STATE_STEP], self.words[layout.STATE_FROM] = step, came_from
 
+    def holds(self, part: int, generation: tuple[int, int] | None, *, stashes: bool, is_all: bool) -> None:
+        """It keeps that part of a state, and has it of that round and step (None: of none, or it trains). `is_all`: that part
+        is all of the model, in all ranks."""
+        if (words := self.words) is not None:
+            words[layout.HELD] = 0
+            words[layout.HELD_PART] = part
+            words[layout.HELD_ROUND], words[layout.HELD_STEP] = generation or (0, 0)
+            bits = layout.HELD_STASHED * stashes | layout.HELD_ALL * is_all | layout.HELD_WHOLE * (generation is not None)
+            words[layout.HELD] = layout.HELD_KEPT | bits
+
     def restored(self, since_ns: int) -> None:
         """It has loaded a state, from that moment until now (CLOCK_MONOTONIC). After its first step nobody asks for that."""
         words = self.words

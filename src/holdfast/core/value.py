@@ -12,10 +12,17 @@ from _json import encode_basestring_ascii, make_encoder
 
 TYPE_CHECKING = False  # typing costs 10 ms; type checkers read this name as True
 if TYPE_CHECKING:
+    import sys
     from collections.abc import Callable
-    from typing import Any, ClassVar, TypeVar, dataclass_transform
+    from typing import Any, ClassVar, TypeVar
 
+    T = TypeVar("T")
     V = TypeVar("V", bound="Value")
+    if sys.version_info >= (3, 11):
+        from typing import dataclass_transform
+    else:
+
+        def dataclass_transform(**_: bool) -> Callable[[T], T]: ...
 else:
 
     def dataclass_transform(**_):

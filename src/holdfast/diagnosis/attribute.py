@@ -59,6 +59,9 @@ BY_SOMEBODY = (
 UNEVEN = "have all ranks make the same number of steps, and leave together (exit codes are taken modulo 256: 256 is 0)"
 
 
+OF_ONE_ERROR = 3
+"""Lines, between the first and the last that tell of it."""
+
 STANDS = "see where it was: `holdfast why` and `holdfast incidents` show its stack"
 
 
@@ -72,6 +75,8 @@ def _by_rules(evidence: Evidence) -> Finding:
     evidence = places.evidence
     alive = [one for one in evidence.sightings if not one.recovered]
     symptoms = _own_symptoms(alive)
+    if played := next((end for end in evidence.ends if end.first and end.injected), None):
+        return _of_injected(played, evidence)
     if lost := next((end for end in evidence.ends if end.lost), None):  # what the others say of it comes after
         causes = [one for one in last_words(alive) if one.node == lost.node]
         return _finding(causes, places) if causes else _of_lost(lost, evidence)
@@ -103,13 +108,13 @@ def _of_guilty(alive: Sequence[Sighting], places: Places) -> Finding | None:
 
 
 def _own_symptoms(alive: Sequence[Sighting]) -> list[Sighting]:
-    """Those that do not follow from what their writer said before of others' failure, if there are some."""
+    """Those that do not follow from what their writer said before of others' failure. The text of one error has some lines."""
     begun: dict[tuple[str, int | None], int] = {}
     for one in alive:
         if one.rule.depth == EFFECT and one.rank is not None:
             begun[one.source, one.rank] = min(one.line, begun.get((one.source, one.rank), one.line))
     symptoms = [one for one in alive if one.rule.depth == SYMPTOM]
-    return [one for one in symptoms if one.line < begun.get((one.source, one.rank), one.line + 1)]
+    return [one for one in symptoms if one.line < begun.get((one.source, one.rank), one.line) + OF_ONE_ERROR]
 
 
 def _known_end(symptoms: list[Sighting], places: Places) -> Finding | None:
@@ -232,6 +237,14 @@ def _of_lost(end: End, evidence: Evidence) -> Finding:
         kind=Class.NODE_LOST, confidence=0.95, node=end.node, action=ADVISED[Class.NODE_LOST], advice=advice,
         sentence=f"{end.node}: was lost: {end.what}; {advice}", evidence=(Quote(text=end.what, node=end.node),),
         effects=tuple(_effects(None, evidence)),
+    )  # fmt: skip
+
+
+def _of_injected(end: End, evidence: Evidence) -> Finding:
+    says, advice = f"{end.what or 'was killed by SIGKILL'}; {end.injected}", HELPS[Class.INJECTED]
+    return replace(
+        _of_end(end, evidence), kind=Class.INJECTED, confidence=0.99, action=ADVISED[Class.INJECTED], advice=advice,
+        sentence=f"{whom(end.rank, end.node)}: {says}; {advice}",
     )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ def end_of(failure: Failure, *, first: bool = False) -> End:
     return End(
         rank=failure.rank if failure.rank >= 0 else None, local=failure.local_rank if failure.rank >= 0 else None,
         node=failure.node, pid=failure.pid, exitcode=failure.exitcode, at=failure.at_unix, first=first,
-        innocent=failure.innocent, what=failure.message, oom=failure.oom,
+        innocent=failure.innocent, what=failure.message, oom=failure.oom, injected=failure.injected,
         lost=failure.cause == Cause.NODE_LOST, cause=failure.cause,
         own=first and not failure.follows and failure.cause in OWN,
     )  # fmt: skip

@@ -42,6 +42,7 @@ class End(Process):
     own: bool = False  # Our agents know that it ended by itself, before the others.
     what: str = ""  # What is said of it. Empty: nothing more.
     oom: str = ""  # As `Failure.oom`.
+    injected: str = ""  # As `Failure.injected`.
     lost: bool = False  # It is a node, which was lost.
     cause: Cause | None = None  # What our agents take it for. None: they do not say.
     source: str = ""

@@ -75,8 +75,13 @@ def _told(logs: Sequence[Log]) -> Evidence:
         pids={pid: rank for log in logs for pid, rank in log.box.pids.items()},
         ranks=tuple(sorted(ranks)),
         writers=_writers(logs),
-        said=distinct(line for log in logs for line in log.said),
+        said=distinct(line for log in sorted(logs, key=_telling) for line in log.said),
     )
+
+
+def _telling(log: Log) -> tuple[int, float]:
+    """How much a log tells of the failure: of many logs most tell of others that went with it, or of nothing."""
+    return max(((one.rule.depth, one.rule.confidence) for one in log.sightings.values()), default=(-1, float(bool(log.ends))))
 
 
 def _writers(logs: Sequence[Log]) -> int:

@@ -67,6 +67,7 @@ HELPS = {
     Class.STORAGE: "see the disk or file server, and its limits",
     Class.NODE_LOST: "see that node",
     Class.PREEMPTED: "it comes back when there is room",
+    Class.INJECTED: "there is nothing to mend",
     Class.UNKNOWN: "see the first failure",
 }
 """What helps, by class, where nothing more is known."""

@@ -17,17 +17,22 @@ from holdfast.core.errors import UsageError
 from holdfast.elastic.launcher.api import LaunchConfig, elastic_launch
 from holdfast.elastic.multiprocessing import SignalException, Std
 from holdfast.elastic.multiprocessing.errors import ChildFailedError
+from holdfast.elastic.rendezvous.holdfast_handler import TLS_SETTINGS, identity_of
 from holdfast.elastic.run import _get_logs_specs_class, command_of
+
+OURS = "holdfast"
+"""The one rendezvous of torch elastic's interfaces by which nodes prove that they belong to the job."""
 
 
 def run(config: RunConfig) -> int:
     """Run this node's part of the job; returns the exit code."""
-    check_required(config, config.token_file is not None or "HOLDFAST_TOKEN" in os.environ)
+    launch = _launch_config(config)
+    _check_token(config, launch)
     entrypoint, args = command_of(config, config.python)
     if config.omp_num_threads:
         os.environ["OMP_NUM_THREADS"] = config.omp_num_threads
     try:
-        elastic_launch(_launch_config(config), entrypoint)(*args)
+        elastic_launch(launch, entrypoint)(*args)
     except ModuleNotFoundError as error:
         what = f"what this job's rendezvous and logs are served by needs {error.name}, which is not installed"
         raise UsageError(what, hint="install it, or leave out --logs-specs, or that --rdzv-backend") from error
@@ -38,6 +43,16 @@ def run(config: RunConfig) -> int:
         logging.getLogger(__name__).warning("%s", error)
         return 1
     return 0
+
+
+def _check_token(config: RunConfig, launch: LaunchConfig) -> None:
+    """UsageError: the job shall not start without a token, and has none, or a rendezvous that knows none."""
+    if not config.require_token or config.most_nodes == 1:
+        return
+    if launch.rdzv_backend != OURS:
+        what = f"--require-token: nodes that meet by torch elastic's {launch.rdzv_backend} are not known to prove a token"
+        raise UsageError(what, hint=f"--rdzv-backend {OURS} does; without --logs-specs so do holdfast run's own")
+    check_required(config, identity_of(launch.run_id, launch.rdzv_configs.get("token_file")).is_secret)
 
 
 def _launch_config(config: RunConfig) -> LaunchConfig:
@@ -56,7 +71,7 @@ def _launch_config(config: RunConfig) -> LaunchConfig:
         role=config.role,
         rdzv_endpoint=config.rdzv_endpoint or shown_endpoint("localhost", 0),
         rdzv_backend={"embedded": "c10d", "memory": "c10d"}.get(config.rdzv_backend, config.rdzv_backend),
-        rdzv_configs={**config.rdzv_conf, "rank": config.node_rank},
+        rdzv_configs={**(_proofs(config) if config.rdzv_backend == OURS else {}), **config.rdzv_conf, "rank": config.node_rank},
         max_restarts=config.max_restarts,
         monitor_interval=config.monitor_interval,
         start_method=config.start_method,
@@ -70,3 +85,9 @@ def _launch_config(config: RunConfig) -> LaunchConfig:
         shutdown_timeout=int(config.shutdown_timeout_s),
         numa_options=config.bindings or None,
     )
+
+
+def _proofs(config: RunConfig) -> dict[str, str]:
+    """What our handler's settings are called where `holdfast run` has options for them."""
+    given = {name: getattr(config, name) for name in ("token_file", *TLS_SETTINGS)}
+    return {name: path for name, path in given.items() if path}

@@ -25,12 +25,8 @@ def get_rank() -> int | str | None:
 def largest_of_all(values: list[float]) -> list[float]:
     """For each place the largest value that any rank gives. Collective: every rank must call it. Needs an initialised group."""
     dist, torch = process_group(), sys.modules["torch"]
-    tensor = torch.tensor(values, dtype=torch.float64, device=_device(dist))
+    # Where the default group can reduce: on the CPU if it can, else on its first kind of device.
+    kinds = [pair.split(":")[0] for pair in dist.get_backend_config().split(",")]
+    tensor = torch.tensor(values, dtype=torch.float64, device="cpu" if "cpu" in kinds else kinds[0])
     dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
     return [float(value) for value in tensor.tolist()]
-
-
-def _device(dist: Any) -> str:
-    """Where the default group can reduce: on the CPU if it can, else on its first kind of device."""
-    kinds = [pair.split(":")[0] for pair in dist.get_backend_config().split(",")]
-    return "cpu" if "cpu" in kinds else kinds[0]

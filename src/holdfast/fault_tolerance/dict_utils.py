@@ -7,7 +7,24 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from collections.abc import Callable
 from typing import Any
+
+
+def dict_list_map_inplace(f: Callable[[Any], Any], x: Any) -> Any:
+    """Put `f` of each value of nested dicts and lists in its place. Returns `x`, or `f` of it where it is neither."""
+    if not isinstance(x, (dict, list)):
+        return f(x)
+    for at, one in list(x.items() if isinstance(x, dict) else enumerate(x)):
+        x[at] = dict_list_map_inplace(f, one)
+    return x
+
+
+def dict_list_map_outplace(f: Callable[[Any], Any], x: Any) -> Any:
+    """The same in new dicts and lists: `x` stays as it is."""
+    if isinstance(x, dict):
+        return {key: dict_list_map_outplace(f, one) for key, one in x.items()}
+    return [dict_list_map_outplace(f, one) for one in x] if isinstance(x, list) else f(x)
 
 
 def merge_state_dicts_(current: dict[Any, Any], incoming: dict[Any, Any]) -> None:

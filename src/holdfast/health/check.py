@@ -21,6 +21,9 @@ from holdfast.runtime.hardware.gpus import names, text
 
 GROUP = "holdfast.checks"
 AUTO = "auto"
+USUAL = ("memory", "files", "clock", "kernel-log", AUTO)
+"""What is checked where nothing is named: all that needs no argument, as far as this node has it."""
+OF_THE_LOG = ("xid", "kernel-log")  # Checks that read the kernel's log, which remembers.
 ROOT = "HOLDFAST_CHECK_ROOT"
 """Variable: where the file system of the checked host begins. Tests have made-up hosts there; containers, the real one."""
 

@@ -7,11 +7,12 @@ import os
 import sys
 from importlib import import_module
 
-from holdfast.core.value import to_plain
+from holdfast.core.value import replace, to_plain
 from holdfast.health.check import Look
 from holdfast.health.verdict import STATES, Verdict
 
 ANSWER_FD = 3
+CHARS = 400  # Characters of a reason: it goes to the coordinator, which takes no more than 500.
 
 
 def main(told: str) -> int:
@@ -24,6 +25,7 @@ def main(told: str) -> int:
     verdict = check(Look(**task))  # type: ignore[operator]
     if not isinstance(verdict, Verdict) or verdict.state not in STATES:
         raise TypeError(f"a check returns a Verdict, and this one returned {verdict!r}")
+    verdict = replace(verdict, reason=str(verdict.reason)[:CHARS], advice=str(verdict.advice)[:CHARS])
     answer = json.dumps(to_plain(verdict), default=str).encode(errors="replace")
     while answer:
         answer = answer[os.write(ANSWER_FD, answer) :]

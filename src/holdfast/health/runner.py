@@ -23,14 +23,13 @@ from holdfast.core.errors import StartError
 from holdfast.core.job.xid import DeviceFault
 from holdfast.core.value import Value, replace, to_plain
 from holdfast.health.check import Wanted
-from holdfast.health.child import ANSWER_FD
+from holdfast.health.child import ANSWER_FD, CHARS
 from holdfast.health.verdict import DEGRADED, STATES, Verdict
 from holdfast.runtime.process import process
 
 KILL_S = 1.0  # After SIGKILL a process is gone within milliseconds, or sleeps where nothing wakes it.
 BLIND_S = 0.05  # How often to look whether one has ended that cannot be waited for.
 MOST = 1 << 20  # Bytes of an answer that are read.
-CHARS = 400  # Characters of a reason: it goes to the coordinator, which takes no more than 500.
 
 SLOW = "see what does not answer: a driver, a mount, a service; if it only takes longer, write {name}[deadline=SECONDS]"
 
@@ -125,7 +124,7 @@ class Child:
             plain = json.loads(text)
             found = Verdict(**plain | {"devices": tuple(DeviceFault(**one) for one in plain["devices"])})
             if found.state in STATES:
-                return replace(found, reason=str(found.reason)[:CHARS])
+                return found
         except (ValueError, TypeError, KeyError):
             pass
         said = self._last_line() or "it ended without an answer"

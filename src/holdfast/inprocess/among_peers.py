@@ -82,6 +82,8 @@ class AmongPeers(CallWrapper):
         self.store.barrier([state.rank], "initial", state.world_size, wrapper.barrier_timeout)
         self.watchdog = ProgressWatchdog(state.rank or 0, self.monitor, wrapper.progress_watchdog_interval)
         self.watchdog.start()
+        if not gc.get_freeze_count():
+            gc.freeze()  # what is imported stays: to look through torch's objects takes 0.1 s at each life's end
 
     def shutdown(self) -> None:
         """The call is over."""

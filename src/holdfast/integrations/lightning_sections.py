@@ -63,7 +63,9 @@ class FaultToleranceSectionsCallback(Watched):
             hint = "--ft-rank-section-timeouts setup:600,step:60,checkpointing:300"
             raise ValueError(f"rank_section_timeouts has {sorted(listed)}, not {', '.join(SECTIONS)}: give them as in {hint}")
         self.depth, self.calculated_at = Counter(), 0
-        for owner, method in self._saving(trainer.strategy):
+        self.saves_beside = hasattr(trainer.strategy.checkpoint_io, ASYNC_SAVE)
+        beside = [(trainer.strategy.checkpoint_io, ASYNC_SAVE)] if self.saves_beside else []
+        for owner, method in [(trainer.strategy, "save_checkpoint"), (trainer.strategy, "remove_checkpoint"), *beside]:
             self._wrap(owner, method, "checkpointing")
         self._enter("setup")
 
@@ -116,11 +118,6 @@ class FaultToleranceSectionsCallback(Watched):
             self.depth[section] -= 1
             if not self.depth[section]:
                 self.fault_tol_client.end_section(section)
-
-    def _saving(self, strategy: Any) -> list[tuple[Any, str]]:
-        self.saves_beside = hasattr(strategy.checkpoint_io, ASYNC_SAVE)
-        beside = [(strategy.checkpoint_io, ASYNC_SAVE)] if self.saves_beside else []
-        return [(strategy, "save_checkpoint"), (strategy, "remove_checkpoint"), *beside]
 
     def _wrap(self, owner: Any, method: str, section: str) -> None:
         """Lightning has a hook before a checkpoint is saved, and none after."""

@@ -12,6 +12,8 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
+from holdfast.core.page.signs import MOST
+
 CHUNK = 256 * 1024  # Bytes that are read of a file at a time: some milliseconds' work, between which other threads run.
 
 LONGEST_LINE = 2000  # Bytes of a line that are looked at, from its beginning: what a user's expression costs must be bounded.
@@ -35,7 +37,7 @@ class LogProgress:
                 if found := self.pattern.search(line[:LONGEST_LINE]):
                     self.lines += 1
                     step = found.groupdict().get(STEP) or b""
-                    self.step = int(step) if step.strip().isdigit() else self.step
+                    self.step = min(int(step), MOST) if step.strip().isdigit() else self.step
 
     def close(self) -> None:
         for file in self.files:

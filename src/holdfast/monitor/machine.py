@@ -9,18 +9,8 @@ from __future__ import annotations
 from holdfast.core.config.fault_tolerance import FaultTolerance
 from holdfast.core.machine import NEVER, Action, Observation, Tick
 from holdfast.core.value import replace
-from holdfast.monitor import rank_looks, suspicion, time_passing
+from holdfast.monitor import messages, rank_looks, suspicion, time_passing
 from holdfast.monitor.glimpse import glimpse
-from holdfast.monitor.messages import (
-    FaultPlayed,
-    GpusSeen,
-    PaceHeard,
-    RankGone,
-    RankSeen,
-    RanksMeasured,
-    RankStarted,
-    RoundBegan,
-)
 from holdfast.monitor.reports import notice_at
 from holdfast.monitor.silence import silences
 from holdfast.monitor.state import INFORM_S, Phase, State, Step
@@ -39,7 +29,7 @@ class Monitor:
     def deadline(self) -> float:
         return self.state.deadline()
 
-    def shown(self, looked: RankSeen, now: float) -> dict[str, object]:
+    def shown(self, looked: messages.RankSeen, now: float) -> dict[str, object]:
         """What is known of a rank, as it was just looked at: for `holdfast status`. Empty: nothing."""
         state, seen = self.state, glimpse(looked, now)
         rank = state.ranks.get(looked.local_rank)
@@ -69,26 +59,26 @@ def step(state: State, seen: Observation, now: float) -> Step:
     """The table of transitions."""
     state = time_passing.absence_excused(state, now)
     match state.phase, seen:
-        case _, RoundBegan(job_s=job_s):
+        case _, messages.RoundBegan(job_s=job_s):
             return _began(state, job_s, now), []
-        case _, PaceHeard(job_s=job_s, busy_s=busy_s):
+        case _, messages.PaceHeard(job_s=job_s, busy_s=busy_s):
             learned = replace(state.learned, job_s=job_s)
             return replace(state, learned=learned, waits_until=max(state.waits_until, now + busy_s)), []
-        case _, RankStarted():
+        case _, messages.RankStarted():
             return rank_looks.started(state, seen, now)
-        case _, RankGone(local_rank=local_rank):
+        case _, messages.RankGone(local_rank=local_rank):
             return rank_looks.gone(state, local_rank)
-        case _, FaultPlayed():
+        case _, messages.FaultPlayed():
             return replace(state, played_until=now), []
-        case _, RankSeen(local_rank=local_rank) if local_rank in state.ranks:
+        case _, messages.RankSeen(local_rank=local_rank) if local_rank in state.ranks:
             return rank_looks.looked(state, seen, now)
-        case Phase.SUSPECTING | Phase.ASKING | Phase.STILL, RanksMeasured(ranks=ranks):
+        case Phase.SUSPECTING | Phase.ASKING | Phase.STILL, messages.RanksMeasured(ranks=ranks):
             return suspicion.measured(state, ranks, now)
-        case Phase.ASKING, GpusSeen(busy=busy):
+        case Phase.ASKING, messages.GpusSeen(busy=busy):
             return suspicion.gpus_seen(state, busy, now)
         case _, Tick():
             return time_passing.due(state, now)
-        case _, RankSeen() | RanksMeasured() | GpusSeen():
+        case _, messages.RankSeen() | messages.RanksMeasured() | messages.GpusSeen():
             return state, []  # the rank is gone, or nobody is suspected any more
     raise AssertionError(f"a monitor is never shown {seen!r}")
 

@@ -1,6 +1,6 @@
 """What next, after a failure? Restart while the budget lasts; the longer a crash loop, the longer the pause in it.
 
-By `any-failed` every failure is one of all; by `min-healthy` only one that leaves too few nodes is (`recovery.min_healthy`).
+By `any-failed` every failure is one of all; by `min-healthy` only one that leaves too few nodes is (`min_healthy`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from holdfast.core.job.failure import Cause, Failure, describe
 from holdfast.core.job.policy import Decision, Health, Verdict
 from holdfast.core.machine import NEVER
 from holdfast.core.wire.messages import Past
-from holdfast.recovery.min_healthy import verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -184,7 +183,7 @@ class RestartOnFailure:
 
     def judge(self, health: Health, what: str) -> Decision:
         """Whether the round may go on without some of its nodes."""
-        return verdict(health, what) if self.carries_on else Decision(reason="")
+        return min_healthy(health, what) if self.carries_on else Decision(reason="")
 
     def consider(self, failure: Failure, *, uptime_s: float, now: float) -> Decision:
         """Decide about the first failure of a round that had run `uptime_s` seconds."""
@@ -255,3 +254,22 @@ class RestartOnFailure:
             return "no restarts allowed (--max-restarts 0)"
         within = "" if self.budget.period_s == NEVER else f" within {self.budget.period_s:g} s"
         return f"no restart is left ({self.budget.restarts} of {self.budget.restarts} used{within})"
+
+
+def min_healthy(health: Health, what: str) -> Decision:
+    """The policy `min-healthy`: what becomes of a round of which `what` has just become known. It counts nodes: one that has
+    lost a worker is no longer healthy, whatever becomes of its others. RESTART: too few are left; the reason says only that."""
+    well, needed = health.healthy + health.succeeded, health.needed
+    if not health.healthy and health.succeeded >= needed:
+        reason = f"{what}; {_nodes(health.succeeded)} succeeded, and that is enough (min-healthy: {needed})"
+        return Decision(then=Verdict.FINISH, reason=reason)
+    of = f"{well} of {_nodes(health.size)}"
+    done = f", {health.succeeded} of them done" if health.succeeded else ""
+    if well >= needed:
+        reason = f"{what}; the others carry on: {of} healthy{done} (min-healthy: {needed})"
+        return Decision(then=Verdict.CARRY_ON, reason=reason)
+    return Decision(reason=f"only {of} healthy{done} (min-healthy: {needed})")
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'' if count == 1 else 's'}"

@@ -10,22 +10,8 @@ from __future__ import annotations
 
 from holdfast.core.machine import NEVER, Action, Observation, Say
 from holdfast.core.value import Value
+from holdfast.core.wire import messages as wire
 from holdfast.core.wire.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
-from holdfast.core.wire.messages import (
-    Assigned,
-    Finish,
-    Join,
-    Leave,
-    Message,
-    Pace,
-    Refused,
-    Renew,
-    Renewed,
-    Reply,
-    Request,
-    Saving,
-    Waiting,
-)
 from holdfast.rendezvous.clocks import Compared
 from holdfast.rendezvous.lease import KILL_S, MANY, renew_every_s
 
@@ -62,7 +48,7 @@ Long enough for an agent that restarts at once. A node that had ranks waits long
 class Deliver(Value):
     """What the member has for its agent: a message from the coordinator, or word that the lease is over."""
 
-    message: Message | None = None
+    message: wire.Message | None = None
     lease_over: str = ""
     until: float = NEVER  # With `lease_over`: the last moment at which workers may live.
     patience_s: float = 0.0  # With `lease_over`: how long the member goes on looking for the coordinator.
@@ -109,14 +95,14 @@ class Member:
         self.nodes = 0  # In the last round.
         self.link = 0
         self.up = False
-        self.outbox: list[Message] = []
+        self.outbox: list[wire.Message] = []
         self.notice_at = now + NOTICE_S
         self.mark = 0.0  # That of the last `Renewed` over this link.
         self.roster = 0  # Version of the roster that this node holds.
         self.clock = Compared()  # How the wall clock here compares with the others'.
         self.leased_until = -NEVER
         self.leased_at: float | None = None  # when the last Renew that was answered was sent; None: never
-        self.held: Assigned | None = None  # an assignment that came over a new link before its lease
+        self.held: wire.Assigned | None = None  # an assignment that came over a new link before its lease
         self.renew_at = NEVER
         self.connect_at = NEVER if is_told_where else now
         self.retry_s = FIRST_RETRY_S
@@ -146,15 +132,15 @@ class Member:
                 out += self._arrived(message, now)
         return out + self._due(now)
 
-    def say(self, message: Message, now: float) -> list[Action | Deliver]:
+    def say(self, message: wire.Message, now: float) -> list[Action | Deliver]:
         """Say something to the coordinator, now or as soon as there is a link."""
-        if isinstance(message, Join):
+        if isinstance(message, wire.Join):
             self.outbox, self.held = [], None
-        if not isinstance(message, (Pace, Saving)):  # it is said again soon, and newer then
+        if not isinstance(message, (wire.Pace, wire.Saving)):  # it is said again soon, and newer then
             self.outbox.append(message)
         if not self.up:
             return []
-        if isinstance(message, Join) and self.lease_ends is None:
+        if isinstance(message, wire.Join) and self.lease_ends is None:
             self.renew_at = now  # what was asked before the Join, a coordinator that knew of no such node has not answered
             return [Transmit(link=self.link, message=message, more=True), *self._due(now)]
         return [Transmit(link=self.link, message=message)]
@@ -224,30 +210,31 @@ class Member:
         """How much later than the first of a large job this one connects."""
         return 0.0 if self.nodes < MANY else luck(self.node) * min(LONGEST_SPREAD_S, self.nodes / ARRIVALS_PER_S)
 
-    def _arrived(self, message: Message, now: float) -> list[Action | Deliver]:
+    def _arrived(self, message: wire.Message, now: float) -> list[Action | Deliver]:
         match message:
-            case Renewed(lease_s=lease_s, sent_at=sent_at, at_unix=at_unix, middle_s=middle_s):
+            case wire.Renewed(lease_s=lease_s, sent_at=sent_at, at_unix=at_unix, middle_s=middle_s):
                 self.clock.heard(sent_at, at_unix, middle_s, now)
                 return self._renewed(lease_s, sent_at, now)
-            case Assigned():
+            case wire.Assigned():
                 if not self.lease_over and self.lease_ends is not None and now >= self.lease_ends:
                     return []  # it is over at this moment: `_due` makes the link anew, and this may be a stale answer
                 self.held = message
                 return self._release(now)
-            case Reply(ask=ask):
-                self.outbox = [said for said in self.outbox if not (isinstance(said, Request) and said.ask == ask)]
-            case Waiting():
+            case wire.Reply(ask=ask):
+                self.outbox = [said for said in self.outbox if not (isinstance(said, wire.Request) and said.ask == ask)]
+            case wire.Waiting():
                 self.is_spare = True
-            case Finish():
+            case wire.Finish():
                 self.closed = True
-                heard = Leave(node=self.node, round=self.round, reason="the job is over")
+                heard = wire.Leave(node=self.node, round=self.round, reason="the job is over")
                 return [Transmit(link=self.link, message=heard), HangUp(link=self.link), Deliver(message=message)]
-            case Refused():
+            case wire.Refused():
                 self.closed = True
                 return [HangUp(link=self.link), Deliver(message=message)]
         return [Deliver(message=message)]
 
     def _renewed(self, lease_s: float, sent_at: float, now: float) -> list[Action | Deliver]:
+        sent_at = min(sent_at, now)  # our own word, as the coordinator gives it back
         self.lease_s, self.leased_at = lease_s, max(sent_at, self.leased_at or sent_at)
         self.retry_s = FIRST_RETRY_S  # not when the link comes up: who leads no longer takes it up and closes it at once
         # A coordinator that is about to lose its mandate gives short leases; a longer one that it gave before holds.
@@ -306,7 +293,7 @@ class Member:
             return []
         self.renew_at = now + max(SOONEST_S, renew_every_s(self.lease_s, self.nodes))
         ahead_s = self.clock.ahead_s
-        renew = Renew(node=self.node, round=self.round, sent_at=now, mark=self.mark, roster=self.roster, ahead_s=ahead_s)
+        renew = wire.Renew(node=self.node, round=self.round, sent_at=now, mark=self.mark, roster=self.roster, ahead_s=ahead_s)
         return [Transmit(link=self.link, message=renew)]
 
     def _connect(self, now: float) -> list[Action | Deliver]:
@@ -337,7 +324,7 @@ class Member:
 
     def _give_up(self, reason: str, hint: str = "") -> Deliver:
         self.closed = True
-        return Deliver(message=Refused(reason=reason, hint=hint))
+        return Deliver(message=wire.Refused(reason=reason, hint=hint))
 
 
 def luck(node: str) -> float:

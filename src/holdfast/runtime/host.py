@@ -318,6 +318,10 @@ class Host(Ready):
                 self.complain(str(error))
                 return
 
+    def lives(self) -> list[Observation]:
+        """Which workers have begun a round in place or let go of one: what is new of that, though no alarm was raised yet."""
+        return _lives(self.children)
+
     def signal_group(self, pid: int, signum: int) -> None:
         """Signal the process group of a worker, and let it go on: a stopped one could not act on the signal."""
         if (child := self.children.get(pid)) is not None and child.page is not None:

@@ -2,5 +2,5 @@
 
 What decides is real and unchanged (`agent.node.Node` with everything in it), and so are the parts that drive the monitor, the
 checks and the warm spares; what they act on is `sim.world` and `sim.network`. Everything follows from a seed:
-`python -m holdfast.sim --seed N` repeats a run exactly.
+`holdfast simulate --seed N` repeats a run exactly.
 """

@@ -5,29 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from holdfast.agent.agent import FAREWELL_S
-from holdfast.agent.group.messages import (
-    TOO_LATE,
-    CheckNode,
-    Ended,
-    Exit,
-    FromCoordinator,
-    KeepStacks,
-    KillWorkers,
-    Lives,
-    LogsOpened,
-    LookAtMemory,
-    LookAtWorkers,
-    Looked,
-    OpenLogs,
-    PortHeld,
-    RegroupWorkers,
-    SavesSeen,
-    SignalWorkers,
-    Started,
-    StartFailed,
-    StartWorkers,
-    Sweep,
-)
+from holdfast.agent.group import messages
 from holdfast.agent.group.state import Phase
 from holdfast.agent.logs.log_files import NEXT_S as LOGS_S
 from holdfast.agent.node import Node
@@ -37,6 +15,7 @@ from holdfast.core.errors import StartError
 from holdfast.core.job.failure import Evidence, Position
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Signalled, Tick
 from holdfast.core.processes import ProcessDying, ProcessGone, ProcessLives
+from holdfast.core.value import replace
 from holdfast.core.wire.links import Connect, HangUp, Transmit
 from holdfast.core.wire.messages import Assigned, Paced, Reply, ToImport
 from holdfast.health.examiner import Answered
@@ -202,12 +181,13 @@ class SimAgent(Watched):
                 return [self._end_of(pid, exitcode, gone=False)] if exitcode != 0 and pid in self.local_ranks else []
             case ProcessGone(pid=pid, exitcode=exitcode):
                 if pid in self.local_ranks:
-                    return [self._end_of(pid, exitcode, gone=True)]
+                    return [*self._in_memory(), self._end_of(pid, exitcode, gone=True)]
                 self.spares.gone(pid, exitcode)
                 return []
             case ProcessLives(pid=pid, in_place=in_place, let_go=let_go):
                 mine = self.local_ranks.get(pid)
-                return [] if mine is None else [Lives(local_rank=mine, pid=pid, in_place=in_place, let_go=let_go)]
+                news = [] if mine is None else [messages.Lives(local_rank=mine, pid=pid, in_place=in_place, let_go=let_go)]
+                return [*(self._in_memory() if let_go and news else []), *news]
             case Imported(pid=pid):
                 self.spares.heard(pid)
                 return []
@@ -215,9 +195,22 @@ class SimAgent(Watched):
                 return self.checking.answered(seen)
         return [seen]
 
-    def _end_of(self, pid: int, exitcode: int, *, gone: bool) -> Ended:
-        at_unix = self.world.unix()
-        return Ended(local_rank=self.local_ranks[pid], exitcode=exitcode, gone=gone, at_unix=at_unix, evidence=Evidence())
+    def _in_memory(self) -> list[Observation]:
+        """As `agent.workers.workers.Workers._in_memory`."""
+        workers = [self.world.workers[pid] for pid in self.local_ranks]
+        if any(worker.alive and not worker.let_go for worker in workers):
+            return []
+        world_size = 0 if self.node.group.assigned is None else self.node.group.assigned.world_size
+        known = [(worker, held) for worker in workers if (held := worker.held) is not None]
+        said = [
+            (worker.local_rank, worker.rank, world_size, *(held if worker.alive else (held[0], -1, *held[2:])))
+            for worker, held in known
+        ]
+        return [messages.InMemory(in_memory=tuple(said))] if said else []
+
+    def _end_of(self, pid: int, exitcode: int, *, gone: bool) -> messages.Ended:
+        i, at_unix = self.local_ranks[pid], self.world.unix()
+        return messages.Ended(local_rank=i, pid=pid, exitcode=exitcode, gone=gone, at_unix=at_unix, evidence=Evidence())
 
     # --- carrying out ---------------------------------------------------------------------------------------------------
 
@@ -236,7 +229,7 @@ class SimAgent(Watched):
                 return self.links.perform(action)
             case Connect() | HangUp():
                 return self.links.perform(action)
-            case Record() | Say() | FromCoordinator(message=Reply()):
+            case Record() | Say() | messages.FromCoordinator(message=Reply()):
                 self._tell(action)
             case Campaign() | Await() | Keep() | Persist() | Resign():
                 assert self.store is not None, f"an agent without a store cannot do {action!r}"
@@ -245,15 +238,15 @@ class SimAgent(Watched):
                 self.claim(self, action)
             case Remember():
                 self.remember(self, action)
-            case Exit():
+            case messages.Exit():
                 self.exit, self.leave_at = action, self.world.now() + FAREWELL_S
                 self.checks.exited(self, action)
-            case CheckNode(after_failure=after_failure):
+            case messages.CheckNode(after_failure=after_failure):
                 assert self.checking is not None
                 return self.checking.before_join(after_failure)
-            case FromCoordinator(message=ToImport(modules=modules)):
+            case messages.FromCoordinator(message=ToImport(modules=modules)):
                 self.spares.stand_by(modules)
-            case FromCoordinator(message=Paced(longest_s=longest_s, busy_s=busy_s)):
+            case messages.FromCoordinator(message=Paced(longest_s=longest_s, busy_s=busy_s)):
                 self.monitoring.heed(longest_s, busy_s)
             case _:
                 return self._do_with_workers(action)
@@ -261,24 +254,24 @@ class SimAgent(Watched):
 
     def _do_with_workers(self, action: Action) -> list[Observation]:
         match action:
-            case OpenLogs(assigned=assigned):
+            case messages.OpenLogs(assigned=assigned):
                 return self._open_logs(assigned.round)
-            case StartWorkers(assigned=assigned, kept=kept):
+            case messages.StartWorkers(assigned=assigned, kept=kept):
                 self.lease.show()
                 self._start_unless_still(assigned, kept, self.shown)
-            case RegroupWorkers(local_ranks=local_ranks):
+            case messages.RegroupWorkers(local_ranks=local_ranks):
                 for pid in self._pids(local_ranks):
                     self.world.regroup(pid)
-            case SignalWorkers(local_ranks=local_ranks, signum=signum):
+            case messages.SignalWorkers(local_ranks=local_ranks, signum=signum):
                 for pid in self._pids(local_ranks):
                     self.world.signal_group(pid, signum)
-            case KillWorkers(local_ranks=local_ranks):
+            case messages.KillWorkers(local_ranks=local_ranks):
                 self.world.kill(self._pids(local_ranks))
-            case LookAtWorkers():
+            case messages.LookAtWorkers():
                 self.scene.timeline.after(SHOW_S, self._show)
-            case LookAtMemory():
+            case messages.LookAtMemory():
                 return self.world.look_at_memory()
-            case KeepStacks() | Sweep():
+            case messages.KeepStacks() | messages.Sweep():
                 pass  # simulated workers leave nothing behind
             case _:
                 raise AssertionError(f"an agent cannot do {action!r}")
@@ -295,12 +288,12 @@ class SimAgent(Watched):
                         part.recorded(event, self.world.unix())
             case Say(text=text, level=level) if level != "debug":
                 self.scene.note(self.place, f"{level}: {text}")
-            case FromCoordinator(message=Reply(text=text)):
+            case messages.FromCoordinator(message=Reply(text=text)):
                 self.scene.note(self.place, f"answers: {text}")
 
     def _open_logs(self, number: int) -> list[Observation]:
         """Make a round's files. The agent does not wait for their disk, and its workers not for long."""
-        seen = LogsOpened(round=number)
+        seen = messages.LogsOpened(round=number)
         if not (slow_s := self.scene.disks.get(self.place, 0.0)):
             return [seen]
         after_s = self.scene.rng.uniform(0.0, min(slow_s, LOGS_S))
@@ -339,36 +332,37 @@ class SimAgent(Watched):
             }
             try:
                 if is_late:
-                    raise StartError(TOO_LATE)
+                    raise StartError(messages.TOO_LATE)
                 if local_rank in kept and self.world.go_on(before[local_rank], env):
                     pid = before[local_rank]
                     self.local_ranks[pid] = local_rank
-                    seen.append(Started(local_rank=local_rank, pid=pid, argv=SCRIPT, log_dir=None, in_place=True))
+                    begun = messages.Started(local_rank=local_rank, pid=pid, argv=SCRIPT, log_dir=None)
+                    seen.append(replace(begun, in_place=True, at_unix=self.world.unix()))
+                    if self.world.workers[pid].life.begins_s == float("inf"):
+                        self.checks.hangs(self, self.world.workers[pid], self.scene.job.regroup_s)
                     continue
                 spare, cold_because = self.spares.become(local_rank, env)
                 pid = spare or self.world.start(SCRIPT, env)
             except StartError as error:
-                seen.append(StartFailed(local_rank=local_rank, message=str(error), at_unix=self.world.unix()))
+                seen.append(messages.StartFailed(local_rank=local_rank, message=str(error), at_unix=self.world.unix()))
                 break
             self.local_ranks[pid] = local_rank
-            warm = spare is not None
-            seen.append(
-                Started(local_rank=local_rank, pid=pid, argv=SCRIPT, log_dir=None, spare=warm, cold_because=cold_because)
-            )
+            begun = messages.Started(local_rank=local_rank, pid=pid, argv=SCRIPT, log_dir=None)
+            seen.append(replace(begun, spare=spare is not None, cold_because=cold_because))
         return seen
 
     def _save(self, number: int) -> None:
         """The ranks of that round write a checkpoint, if they still run, and another later."""
         if self.ended or self.node.group.round != number or self.node.group.phase is not Phase.RUNNING:
             return
-        self.world.see(SavesSeen(open=True))
-        self.scene.timeline.after(SAVE_S, lambda: None if self.ended else self.world.see(SavesSeen(open=False)))
+        self.world.see(messages.SavesSeen(open=True))
+        self.scene.timeline.after(SAVE_S, lambda: None if self.ended else self.world.see(messages.SavesSeen(open=False)))
         self.scene.timeline.after(self.scene.job.save_every_s, lambda: self._save(number))
 
     def _show(self) -> None:
         """Its workers have dumped their stacks."""
         if not self.ended:
-            self.world.see(Looked(positions=tuple(map(self._position, self.world.live))))
+            self.world.see(messages.Looked(positions=tuple(map(self._position, self.world.live))))
 
     def _position(self, worker: Worker) -> Position:
         return Position(
@@ -383,7 +377,7 @@ class SimAgent(Watched):
         )
 
     def _hold_port(self) -> None:
-        self._observe(PortHeld(master_port=self.scene.hold_port()))
+        self._observe(messages.PortHeld(master_port=self.scene.hold_port()))
 
     def _pids(self, local_ranks: Iterable[int]) -> list[int]:
         wanted = set(local_ranks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from holdfast.agent.group.hang_response import LOOK_S
 from holdfast.agent.group.messages import Exit
@@ -34,7 +34,7 @@ from holdfast.sim.world import KILL_S, SimHost, Worker
 GUARDIAN_S, GUARDIAN_PATIENCE_S = STRIKE_S + 0.02, SLACK_S + 0.02
 """From the end of a lease to the guardian's SIGKILL: to the workers, and an agent that is stopped; and to one that is slow."""
 
-SAME_FOR_ALL = ("world_size", "group_world_size", "master_addr", "master_port", "restart_count")
+SAME_FOR_ALL = ("world_size", "group_world_size", "master_addr", "master_port", "restart_count", "state", "state_step")
 """What every node of a round is told alike."""
 
 ON_THEIR_WAY_OUT = (SeatState.STOPPING, SeatState.STOPPED, SeatState.LEAVING)
@@ -182,6 +182,7 @@ class Checks:
     def starting(self, agent: Watched, assigned: Assigned) -> None:
         """A node is about to start its workers."""
         self._ranks_are_whole(agent, assigned)
+        self._state_is_where_it_is_said(agent, assigned)
         self._one_round_lives(agent, assigned)
         self.runs[agent.id] = assigned.life
         self.newest_round[assigned.life] = max(assigned.round, self.newest_round.get(assigned.life, 0))
@@ -213,6 +214,37 @@ class Checks:
             if (seat := host.seats.get(node)) and seat.assigned is assigned:
                 return number
         raise Violation(f"{node} starts round {assigned.round} though it has no seat in it")
+
+    def _state_is_where_it_is_said(self, agent: Watched, assigned: Assigned) -> None:
+        """Who is to go on with what it has in memory has what was agreed on, and who is given that has not. No newer one would
+        have been enough."""
+        kept = {worker.local_rank: worker for worker in agent.world.live if worker.let_go}
+        for rank, came_from in enumerate(assigned.state_from, assigned.base_rank):
+            word, _, giver = came_from.partition(" ")
+            if word == "rank" and (int(giver) - rank) % self.scene.job.parts:
+                raise Violation(f"rank {rank} on {agent.place} is given another part of the state, by {came_from}")
+        for i, came_from in enumerate(assigned.state_from):
+            if i not in kept or assigned.state is None:
+                continue  # a new process: if another was counted on, it has died since
+            if (came_from == "memory") != (kept[i].has == assigned.state):
+                has = f"has {kept[i].has} and is to go on from {assigned.state} by {came_from}"
+                raise Violation(f"rank {assigned.base_rank + i} on {agent.place} {has}")
+        host = self.hosts[self._life(agent.id, assigned)]
+        begins = len(self.rounds[self._life(agent.id, assigned), assigned.round]) == 1
+        if begins and self.scene.job.parts:
+            self._newest_is_taken(assigned, [name for name, seat in host.seats.items() if seat.state is SeatState.RUNNING])
+
+    def _newest_is_taken(self, assigned: Assigned, nodes: Collection[str]) -> None:
+        """Of what the ranks of a round have in memory, before the first of them begins."""
+        waiting = [worker for life in self.lives if life.id in nodes for worker in life.world.live if worker.let_go]
+        parts = {has: {one.life.part for one in waiting if one.has == has} for one in waiting if (has := one.has) is not None}
+        needed = {rank % self.scene.job.parts for rank in range(assigned.world_size)}
+        best = max((has for has, held in parts.items() if needed <= held), default=None)
+        is_settled = bool(assigned.state_from)
+        if best is not None and is_settled and (assigned.state is None or assigned.state < best):
+            raise Violation(f"round {assigned.round} goes on from {assigned.state}, and its ranks have {best}")
+        if parts and not is_settled and self.scene.job.parts == 1:
+            raise Violation(f"round {assigned.round} begins, and nobody has said what its ranks go on from")
 
     def _nproc(self, node: str) -> int:
         return next(life.node.group.join.nproc for life in self.lives if life.id == node)
@@ -305,8 +337,8 @@ class Checks:
         if not job.excluded or job.phase is not JobPhase.RUNNING or _some_are_done(job):
             return
         for seat in job.seats.members:
-            if self.scene.job.carries_on and seat.state in ON_THEIR_WAY_OUT:
-                continue  # alone, while the others carry on
+            if (self.scene.job.carries_on or job.inquiry is not None) and seat.state in ON_THEIR_WAY_OUT:
+                continue  # alone, while the others carry on, or until it is known which hang is to blame
             if sum(one.name == seat.name for one in job.seats.values()) > 1:
                 continue  # the lease of its earlier life runs out
             if why := job.excluded.why(seat.name):

@@ -205,14 +205,18 @@ def _box(x: float, y: float, wide: float, high: float, which: int) -> str:
     return f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" fill="{colour}"/>'
 
 
-def options_of(given: Any) -> tuple[list[int], float]:
-    """`--nodes` and `--rate` as numbers. UsageError: they are none, or `--days` is no time."""
+def options_of(given: Any) -> tuple[list[int], float, float]:
+    """`--nodes`, `--rate` and `--days` as numbers. UsageError: they are none."""
     try:
         nodes, rate = [int(part) for part in given.nodes.split(",")], float(given.rate)
     except ValueError:
         nodes, rate = [], 0.0
     if not nodes or min(nodes) < 1 or not rate > 0:
         raise UsageError(f"--nodes {given.nodes} --rate {given.rate}: not numbers above 0", hint="such as --nodes 1024,4096")
-    if not 0 < given.days < float("inf"):
-        raise UsageError(f"--days {given.days:g}: not a number above 0", hint="such as --days 30")
-    return nodes, rate
+    try:
+        days = float(given.days)
+    except ValueError:
+        days = 0.0
+    if not 0 < days < float("inf"):
+        raise UsageError(f"--days {given.days}: not a number above 0", hint="such as --days 30")
+    return nodes, rate, days

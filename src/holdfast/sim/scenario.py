@@ -81,6 +81,8 @@ class Scenario:
         self.stops = self._dice("stops")  # For nodes that are stopped as a whole.
         self.in_place = self._dice("in place")  # For ranks that begin again in their own process.
         self.begins_again = self.in_place.random() < 0.4
+        self.beginnings = self._dice("beginnings")  # For how long these take to call their script's code again.
+        self.memory = self._dice("in memory")  # For what they keep from one life to the next.
         self.growth = self._dice("growth")  # For jobs that grow after a checkpoint.
         self.places = [chr(ord("a") + i) for i in range(rng.choice((1, 2, 2, 3, 3, 4, 5, 8)))]
         self.job = self._job(len(self.places))
@@ -138,6 +140,7 @@ class Scenario:
             good_in_a_row=self.ailments.choice((1, 1, 3)),
             warm_spares=self.warmth.choice((0, None, None, 1, 2, 4)),
             warm_fork=self.warmth.random() < 0.25,
+            parts=self.memory.choice((0, 1, 1, 2, 100)),
             memory_s=self._dice("memory").choice((0.0, 0.0, 0.01, 0.5, 4.0, NEVER)),
         )
 
@@ -152,6 +155,11 @@ class Scenario:
             term_s=rng.choice((0.001, 0.05, 1.0)),
             teardown_s=rng.choice((0.001, 0.4)),
             let_go_s=self.in_place.choice((0.001, 0.05, 0.5, float("inf"), None)) if self.begins_again else None,
+            part=int(env["RANK"]) % self.job.parts if self.job.parts else None,
+            has_all=self.job.parts == 1,
+            leaves=self.memory.choice(("whole", "whole", "whole", "torn", "before")),
+            steps=self.memory.choice((7, 8)),
+            begins_s=self.beginnings.choice((0.0, 0.001, 0.5, float("inf") if not calm else 0.0)),
             start_error="no such file" if not calm and rng.random() < self.fragile / 20 else "",
         )
 

@@ -32,6 +32,7 @@ class Job(Growth):
     max_restarts: int = 3
     restart_period_s: float | None = None
     grace_s: float = 5.0
+    parts: int = 0  # Of the model that ranks keep in memory: rank N holds part N modulo this. 0: they keep none.
     regroup_s: float = 2.0  # How long one that can begin again in place may take to let go of its round.
     lease_s: float = 3.0
     join_timeout_s: float = 60.0

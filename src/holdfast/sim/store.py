@@ -12,22 +12,7 @@ from collections.abc import Iterable
 from holdfast.core.machine import Action
 from holdfast.core.value import Value
 from holdfast.core.wire.messages import Past
-from holdfast.rendezvous.election.store_election import (
-    Await,
-    Campaign,
-    Deposed,
-    Keep,
-    Kept,
-    Leads,
-    Persist,
-    Persisted,
-    Resign,
-    StoreSeen,
-    StoreTrouble,
-    Vacant,
-    Won,
-    inherited,
-)
+from holdfast.rendezvous.election import store_election as election
 from holdfast.sim.network import Ether
 from holdfast.sim.timeline import Timeline
 from holdfast.sim.world import SimHost
@@ -104,41 +89,41 @@ class Keys:
         """Whether anything passes between the store and that place, in both directions."""
         return not (self.down or self.ether.are_apart(place, PLACE) or place in self.unreachable)
 
-    def done(self, hands: SimStore, action: Action, asked_at: float) -> StoreSeen | None:
+    def done(self, hands: SimStore, action: Action, asked_at: float) -> election.StoreSeen | None:
         """Do what was asked for at `asked_at` by the asker's clock. None: there is no answer, or none yet."""
         match action:
-            case Campaign():
+            case election.Campaign():
                 return self._campaign(hands, action, asked_at)
-            case Await(term=term):
+            case election.Await(term=term):
                 leader = self._look()
                 if leader is None or leader.term != term:
                     return self._leads()
                 self.watching.append(hands)
                 self.timeline.after(WATCH_S, lambda: self._seen_nothing(hands))
                 return None
-            case Keep(term=term):
+            case election.Keep(term=term):
                 if not self._is_of(hands, term):
-                    return Deposed(term=term, reason="our lease in the store ran out")
+                    return election.Deposed(term=term, reason="our lease in the store ran out")
                 self._renew()
-                return Kept(term=term, asked_at=asked_at)
-            case Persist(term=term, past=past):
+                return election.Kept(term=term, asked_at=asked_at)
+            case election.Persist(term=term, past=past):
                 if not self._is_of(hands, term):
-                    return Deposed(term=term, reason="our key in the store was deleted")
+                    return election.Deposed(term=term, reason="our key in the store was deleted")
                 self.state = past
-                return Persisted(term=term, past=past)
-            case Resign(term=term, past=past, forget=forget):
+                return election.Persisted(term=term, past=past)
+            case election.Resign(term=term, past=past, forget=forget):
                 if self._is_of(hands, term):
                     self.leader, self.state = None, None if forget else past or self.state
                     self._changed()
                 return None
         raise AssertionError(f"a store cannot do {action!r}")
 
-    def _campaign(self, hands: SimStore, wish: Campaign, asked_at: float) -> StoreSeen:
+    def _campaign(self, hands: SimStore, wish: election.Campaign, asked_at: float) -> election.StoreSeen:
         leader = self._look()
         if leader is not None and leader.hands is not hands:
             return self._leads()
         life = wish.life if leader is None else leader.life
-        past = inherited(self.state, life=life, fresh_life=wish.fresh_life)
+        past = election.inherited(self.state, life=life, fresh_life=wish.fresh_life)
         if leader is None:
             self.revision += 1
             leader = Leader(
@@ -147,7 +132,7 @@ class Keys:
             self.leader = leader
         self._renew()
         self._changed()
-        return Won(term=leader.term, past=past, asked_at=asked_at, ttl_s=wish.ttl_s)
+        return election.Won(term=leader.term, past=past, asked_at=asked_at, ttl_s=wish.ttl_s)
 
     def _look(self) -> Leader | None:
         if self.leader is not None and self.timeline.now >= self.ends:
@@ -180,10 +165,12 @@ class Keys:
             self.watching.remove(hands)
             hands.answer(self._leads())
 
-    def _leads(self) -> StoreSeen:
+    def _leads(self) -> election.StoreSeen:
         """Who leads, as it is said to those who ask."""
         leader = self._look()
-        return Vacant() if leader is None else Leads(endpoint=leader.endpoint, term=leader.term, life=leader.life)
+        if leader is None:
+            return election.Vacant()
+        return election.Leads(endpoint=leader.endpoint, term=leader.term, life=leader.life)
 
 
 class SimStore:
@@ -197,27 +184,27 @@ class SimStore:
     def perform(self, action: Action) -> None:
         keys, asked_at = self.keys, self.host.now()
         delay_s = keys.ether.delay() + keys.rng.uniform(0.0, keys.slow_s)
-        is_answered = not isinstance(action, Resign)  # what was asked before that may still be
+        is_answered = not isinstance(action, election.Resign)  # what was asked before that may still be
         self.asked += is_answered
         number = self.asked
         keys.timeline.after(delay_s, lambda: self._arrived(action, asked_at, number))
         if is_answered:
-            patience_s = WATCH_S + TIMEOUT_S if isinstance(action, Await) else TIMEOUT_S
-            keys.timeline.after(patience_s, lambda: self._heard(StoreTrouble(reason="timed out"), number))
+            patience_s = WATCH_S + TIMEOUT_S if isinstance(action, election.Await) else TIMEOUT_S
+            keys.timeline.after(patience_s, lambda: self._heard(election.StoreTrouble(reason="timed out"), number))
 
     def close(self, last: Iterable[Action]) -> None:
         for action in last:
             self.perform(action)
         self.closed = True
 
-    def answer(self, seen: StoreSeen) -> None:
+    def answer(self, seen: election.StoreSeen) -> None:
         """What the store says to the last thing asked, after a while, if it comes through."""
         number = self.asked
         self.keys.timeline.after(
             self.keys.ether.delay(), lambda: self._heard(seen, number) if self.keys.hears(self.place) else None
         )
 
-    def _heard(self, seen: StoreSeen, number: int) -> None:
+    def _heard(self, seen: election.StoreSeen, number: int) -> None:
         if number == self.asked and not self.closed:
             self.asked += 1  # so that its time-out finds nothing to end
             self.host.see(seen)

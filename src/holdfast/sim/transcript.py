@@ -8,49 +8,26 @@ from __future__ import annotations
 
 import hashlib
 
-from holdfast.core.job.events import (
-    ControlRequested,
-    CoordinatorFound,
-    CoordinatorMissing,
-    Decided,
-    Event,
-    FailureSeen,
-    GuardianLost,
-    JobEnded,
-    JoinRequested,
-    NodeExcluded,
-    NodeJoined,
-    NodeLeft,
-    NodeLost,
-    NodeReadmitted,
-    RankHung,
-    RoundFormed,
-    SignalReceived,
-    StopSent,
-    WorkerDying,
-    WorkerExited,
-    WorkersStopped,
-    WorkerStarted,
-)
+from holdfast.core.job import events
 from holdfast.core.job.failure import describe
 
 QUIET = (
-    *(CoordinatorFound, CoordinatorMissing, JoinRequested, StopSent),
-    *(WorkerDying, WorkerExited, WorkersStopped, WorkerStarted),
+    *(events.CoordinatorFound, events.CoordinatorMissing, events.JoinRequested, events.StopSent),
+    *(events.WorkerDying, events.WorkerExited, events.WorkersStopped, events.WorkerStarted),
 )
 """Events that a short transcript leaves out."""
 
-WORDS: dict[type[Event], str] = {
-    ControlRequested: "rank {0.rank} asks to {0.kind}: {0.reason}",
-    Decided: "decides to {0.decision}: {0.reason}",
-    GuardianLost: "its guardian was killed",
-    JobEnded: "ends with {0.exit_code} ({0.outcome}): {0.reason}",
-    NodeJoined: "{0.name} joined",
-    NodeLeft: "{0.name} left: {0.reason}",
-    NodeLost: "{0.name} lost: {0.reason}",
-    NodeReadmitted: "{0.name} readmitted: {0.reason}",
-    RankHung: "rank {0.rank} hung: {0.reason}",
-    SignalReceived: "received {0.signal}",
+WORDS: dict[type[events.Event], str] = {
+    events.ControlRequested: "rank {0.rank} asks to {0.kind}: {0.reason}",
+    events.Decided: "decides to {0.decision}: {0.reason}",
+    events.GuardianLost: "its guardian was killed",
+    events.JobEnded: "ends with {0.exit_code} ({0.outcome}): {0.reason}",
+    events.NodeJoined: "{0.name} joined",
+    events.NodeLeft: "{0.name} left: {0.reason}",
+    events.NodeLost: "{0.name} lost: {0.reason}",
+    events.NodeReadmitted: "{0.name} readmitted: {0.reason}",
+    events.RankHung: "rank {0.rank} hung: {0.reason}",
+    events.SignalReceived: "received {0.signal}",
 }
 """Events whose words are a matter of their fields alone."""
 
@@ -59,9 +36,9 @@ class Transcript:
     """The lines of one run."""
 
     def __init__(self) -> None:
-        self.entries: list[tuple[float, str, Event | str]] = []
+        self.entries: list[tuple[float, str, events.Event | str]] = []
 
-    def note(self, at: float, place: str, what: Event | str) -> None:
+    def note(self, at: float, place: str, what: events.Event | str) -> None:
         """Something happened at a place."""
         self.entries.append((at, place, what))
 
@@ -82,15 +59,15 @@ class Transcript:
         return hashlib.sha256("\n".join(self.lines(short=False)).encode()).hexdigest()
 
 
-def said(what: Event | str) -> str:
+def said(what: events.Event | str) -> str:
     """One event in words."""
     match what:
         case str():
             return what
-        case NodeExcluded(name=name, reason=reason, by=by, age_s=age_s):
+        case events.NodeExcluded(name=name, reason=reason, by=by, age_s=age_s):
             return f"knows {name} as excluded ({by}): {reason}" if age_s else f"{name} excluded ({by}): {reason}"
-        case RoundFormed(round=number, nodes=nodes, group_rank=rank, world_size=ranks, reason=reason):
+        case events.RoundFormed(round=number, nodes=nodes, group_rank=rank, world_size=ranks, reason=reason):
             return f"round {number} of {' '.join(nodes)}, group rank {rank}, {ranks} ranks ({reason})"
-        case FailureSeen(failure=failure):
+        case events.FailureSeen(failure=failure):
             return f"{describe(failure)}{' (stopped by us)' if failure.innocent else ''}"
     return WORDS[type(what)].format(what) if type(what) in WORDS else repr(what)

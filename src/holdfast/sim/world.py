@@ -14,6 +14,7 @@ from holdfast.agent.group.messages import GpuMemory, MemorySeen
 from holdfast.core.config.binding import Binding
 from holdfast.core.errors import StartError
 from holdfast.core.machine import Observation
+from holdfast.core.page.in_memory import HAS_ALL
 from holdfast.core.processes import ProcessDying, ProcessGone, ProcessLives
 from holdfast.core.value import Value, replace
 from holdfast.runtime.host import Host
@@ -58,24 +59,35 @@ class Life(Value):
     killable: bool = True  # False: stuck in the kernel, where SIGKILL does not reach.
     let_go_s: float | None = None
     """It can begin again in place, and needs so long to let go of its round. Infinity: C code holds it. None: it cannot."""
+    part: int | None = None  # Its part of a state that it keeps from one life to the next. None: it keeps none.
+    has_all: bool = False  # That part is all of the model.
+    leaves: str = "whole"
+    """What it has of that as it lets go: a `whole` one, a `torn` one, or, since it had not begun, that of the life `before`."""
+    steps: int = 0  # How many it has made by then.
+    begins_s: float = 0.0  # So long it needs to begin the next round in place. Infinity: it never does.
     start_error: str = ""  # Not empty: it cannot even be started.
 
 
 class Worker:
     """A simulated process."""
 
-    def __init__(self, pid: int, env: Mapping[str, str], life: Life, born_at: float) -> None:
-        """`born_at`: in true time."""
+    def __init__(
+        self, pid: int, env: Mapping[str, str], life: Life, born_at: float, had: tuple[int, int] | None = None, *,
+        begins: bool = True
+    ) -> None:
+        """`born_at`: in true time. `had`: round and step of the state that it begins with in memory. `begins` False: it never
+        calls its script's code."""
         self.pid, self.env, self.life, self.born_at = pid, env, life, born_at
         self.rank, self.local_rank, self.round = (int(env[name]) for name in ("RANK", "LOCAL_RANK", "HOLDFAST_ROUND"))
         self.alive = True
         self.exitcode: int | None = None
         self.limit_s: float | None = None  # Longest silence that its script allows. None: it does not say.
-        self.quiet_since: float | None = None  # Since when it hangs, in true time. None: it gets on.
+        self.quiet_since: float | None = None if begins else born_at  # Since when it hangs, in true time. None: it gets on.
         self.deaf = False  # It does not heed SIGTERM: its interpreter does not run.
         self.spins = False  # It spends processor time though it hangs.
         self.step, self.where = 1, "train (train.py:1)"
         self.let_go = False  # It is of no round, and waits for the next.
+        self.had = had
         self.asleep = False  # It is stopped, with all of its node.
         self.lease_ends: float | None = None  # By its page: until when it may change what others read. None: for ever.
         self.put_off: list[Callable[[], None]] = []  # What it does once it is continued.
@@ -89,6 +101,19 @@ class Worker:
     def works(self) -> bool:
         """It gets on with its round."""
         return self.quiet_since is None and not self.let_go
+
+    @property
+    def has(self) -> tuple[int, int] | None:
+        """Round and step of the state that it has, if that is whole. Of one that has let go."""
+        if self.life.part is None or self.life.leaves == "torn":
+            return None
+        return self.had if self.life.leaves == "before" else (self.round, self.life.steps)
+
+    @property
+    def held(self) -> tuple[int, int, int, int] | None:
+        """As `Moments.held`."""
+        part, bits = self.life.part, HAS_ALL * self.life.has_all
+        return None if part is None else (*(self.has or (0, -1)), part, bits)
 
     def leave_round(self) -> None:
         """It has let go of its round."""
@@ -189,15 +214,24 @@ class SimHost:
         self.next_pid += 1
         return self.next_pid - 1
 
-    def _live(self, pid: int, env: Mapping[str, str], life: Life) -> int:
-        worker = self.workers[pid] = Worker(pid, env, life, self.timeline.now)
+    def _live(
+        self, pid: int, env: Mapping[str, str], life: Life, begins_s: float = 0.0, had: tuple[int, int] | None = None
+    ) -> int:
+        worker = self.workers[pid] = Worker(pid, env, life, self.timeline.now, had, begins=begins_s != float("inf"))
         worker.lease_ends = self.lease_ends
         self.born(worker)
-        if life.let_go_s is not None:
-            self.see(ProcessLives(pid=pid, in_place=True))
+        if life.let_go_s is not None and begins_s == 0.0:
+            self._begun(worker)
+        elif life.let_go_s is not None and begins_s != float("inf"):
+            self.timeline.after(begins_s, lambda: self._begun(worker))
         if life.runs_s != float("inf"):
             self.timeline.after(life.runs_s, lambda: self.end(worker, life.exitcode) if worker.works else None)
         return worker.pid
+
+    def _begun(self, worker: Worker) -> None:
+        """Its script's code is called, and it can begin again in place."""
+        if worker.alive and not worker.let_go and worker.awake(lambda: self._begun(worker)):
+            self.see(ProcessLives(pid=worker.pid, in_place=True))
 
     def regroup(self, pid: int) -> None:
         """As `runtime.host.Host.regroup`."""
@@ -217,7 +251,10 @@ class SimHost:
             return False
         assert old.let_go, f"rank {old.rank} is to begin another round, and has not let go of round {old.round}"
         old.end(None)
-        self._live(pid, env, replace(self.script(env), start_error="", let_go_s=old.life.let_go_s))
+        life = replace(self.script(env), start_error="", let_go_s=old.life.let_go_s)
+        if life.begins_s == float("inf"):
+            life = replace(life, runs_s=life.begins_s, let_go_s=life.begins_s)
+        self._live(pid, env, life, life.begins_s, old.has if old.life.part == life.part else None)
         return True
 
     def signal_group(self, pid: int, signum: int) -> None:

@@ -10,6 +10,9 @@ LIFE = 1 << 32
 """Versions of one life of the supervisor: seven weeks of a thousand changes a second. A browser counts exactly up to 2**53: two
 million lives."""
 
+MOST = 1 << 17
+"""Things whose versions are known. Who has an older version than the first that is not known any more is told everything."""
+
 
 class ChangeLog:
     """Of the things in some tables, each by its key."""
@@ -30,6 +33,8 @@ class ChangeLog:
         self.reach(self.version + 1 if version is None else version)
         self._newest.pop((table, key), None)
         self._newest[table, key] = self.version
+        if len(self._newest) > MOST:
+            self._base = max(self._base, self._newest.pop(next(iter(self._newest))))
 
     def forget(self, table: str, key: str) -> None:
         """It will never be asked for again."""

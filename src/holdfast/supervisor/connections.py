@@ -1,18 +1,29 @@
 """Which reporter speaks over which link? Stands between the links and the fleet, which knows reporters by name.
 
-One link speaks for one reporter, and a reporter's newest link is the live one. All agents share one token. So that none takes
-another's node, a node that is heard from one address is not accepted from another, and with `named` a certificate must name it.
+One link speaks for one reporter, of one node and one job, and a reporter's newest link is the live one. All agents share one
+token. So that none takes another's node, a node that is heard from one address is not accepted from another, and with `named` a
+certificate must name it; and who speaks for a job must have its secret (`fleet.reporting.claims`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from holdfast.core.machine import Action, Observation, Say
-from holdfast.core.wire.fleet import FleetMessage, Standing
+from holdfast.core.machine import Action, Observation
+from holdfast.core.wire.fleet import FleetMessage, NotHeard, Standing, shortened
 from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.supervisor.fleet.machine import Fleet
 from holdfast.supervisor.fleet.messages import Said, Tell, Unlinked
+from holdfast.supervisor.fleet.reporting import claims
+
+REASON_CHARS = 300  # Of what an agent is told.
+
+
+class TurnedAway(Action):
+    """Tell a person, and not again and again, what somebody at that address has said who may not."""
+
+    peer: str
+    text: str
 
 
 class Connections:
@@ -24,8 +35,8 @@ class Connections:
         """Where each link comes from."""
         self.nodes: dict[str, dict[int, str]] = {}
         """Node → the links that stand for it, with their addresses."""
-        self.stands: dict[int, str] = {}
-        """Link → the node."""
+        self.stands: dict[int, tuple[str, str]] = {}
+        """Link → the node, and the job."""
         self.speakers: dict[int, str] = {}
         """Link → who speaks over it; empty: nobody has spoken yet."""
         self.links: dict[str, int] = {}
@@ -69,21 +80,34 @@ class Connections:
     def _hear(self, link: int, message: FleetMessage, now: float) -> list[Action]:
         reporter = str(getattr(message, "node", ""))
         if (speaker := self.speakers[link] or reporter) != reporter:
-            said = f"a link of {speaker} said {type(message).__name__} for {reporter}: refused, and the link is closed"
-            return [Say(text=said, level="warning"), HangUp(link=link)]
-        if isinstance(message, Standing) and (why := self._is_foreign(link, message.name)):
-            said = f"{why}: it is not heard, and its link is closed"
-            return [Say(text=said, level="warning"), HangUp(link=link)]
+            return self._refused(link, f"a link of {speaker} said {type(message).__name__} for {reporter}")
+        if isinstance(message, Standing) and (why := self._is_foreign(link, message, now)):
+            return self._refused(link, why)
         self.speakers[link] = reporter
         before = self.links.get(reporter, -1)
         self.links[reporter] = max(link, before)
         unlinked: list[Action] = []
         if link > before >= 0:  # it does not know that its older link is dead, over which nothing was heard
             unlinked = self.fleet.observe(Unlinked(node=reporter), now)
-        return self.sent([*unlinked, *self.fleet.observe(Said(message=message), now)])
+        return self.sent([*unlinked, *self.fleet.observe(Said(message=shortened(message)), now)])
 
-    def _is_foreign(self, link: int, name: str) -> str:
-        """Why the link must not speak for the node. Empty: it may."""
+    def _refused(self, link: int, why: str) -> list[Action]:
+        said = f"{why}: it is not heard, and its link is closed"
+        told = Transmit(link=link, message=NotHeard(reason=why[:REASON_CHARS]))
+        return [TurnedAway(peer=self.came[link].peer, text=said), told, HangUp(link=link)]
+
+    def _is_foreign(self, link: int, standing: Standing, now: float) -> str:
+        """Why the link must not speak for the node, or for the job. Empty: it may."""
+        name, job = standing.name, standing.job
+        if self.stands.get(link, (name, job)) != (name, job):
+            before, its = self.stands[link]
+            return f"a link of {before} in the job {its!r} speaks for {name} in the job {job!r}"
+        if why := self._is_foreign_node(link, name) or claims.objection(self.fleet.state, standing, now):
+            return why
+        self.nodes.setdefault(name, {})[link], self.stands[link] = self.came[link].peer, (name, job)
+        return ""
+
+    def _is_foreign_node(self, link: int, name: str) -> str:
         came, there = self.came[link], self.nodes.get(name, {})
         if link in there:
             return ""
@@ -92,12 +116,11 @@ class Connections:
         others = [peer for peer in there.values() if peer != came.peer]
         if others and self.fleet.state.is_heard(name):
             return f"{came.peer} says that it is {name}, which is heard from {others[0]}"
-        self._leave(link)
-        self.nodes.setdefault(name, {})[link], self.stands[link] = came.peer, name
         return ""
 
     def _leave(self, link: int) -> None:
-        there = self.nodes.get(name := self.stands.pop(link, ""), {})
+        name, _ = self.stands.pop(link, ("", ""))
+        there = self.nodes.get(name, {})
         there.pop(link, None)
         if not there:
             self.nodes.pop(name, None)

@@ -82,6 +82,7 @@ METRICS = (
     Metric("holdfast_supervisor_info", "1; label `policy` names the policy that decides", ("policy",)),
     Metric("holdfast_supervisor_generation", "Number of starts of the supervisor; it grows by one with each start"),
     Metric("holdfast_supervisor_lease_seconds", "Silence after which a node counts as lost"),
+    Metric("holdfast_replacement_seconds", "Time in which the orchestrator gives another node, where that is known"),
     Metric("holdfast_nodes", "Nodes in each state", ("state",)),
     Metric("holdfast_node_info", NODE_INFO, ("node", "domain", "state", "by")),
     Metric("holdfast_node_linked", "1: an agent of the node is connected", ("node",)),
@@ -159,6 +160,7 @@ def _samples(fleet: Mapping[str, Any]) -> Iterator[Sample]:
     yield "holdfast_supervisor_info", (str(fleet.get("policy", "")),), 1.0
     yield from _known("holdfast_supervisor_generation", (), fleet.get("generation"))
     yield from _known("holdfast_supervisor_lease_seconds", (), fleet.get("lease_s"))
+    yield from _known("holdfast_replacement_seconds", (), fleet.get("replacement_s"))
     yield from _counted("holdfast_nodes", (), (node.get("state") for node in nodes), NODE_STATES)
     devices = [device.get("state") for node in nodes for device in node.get("devices") or ()]
     yield from _counted("holdfast_devices", (), devices, DEVICE_STATES)

@@ -22,6 +22,8 @@ from holdfast.runtime.private_files import make_folder, private
 from holdfast.supervisor.fleet.messages import Need
 from holdfast.telemetry.record import locks
 
+NO_LABELS = "only Kubernetes has labels on which a cloud acts"
+
 ASK_S = 8.0
 """How long a call to other software may take: less than the supervisor waits for it (`fleet.queues.TASK_S`)."""
 
@@ -30,6 +32,8 @@ class Orchestrator(Protocol):
     """Each call returns what was done, in words, or raises HoldfastError."""
 
     name: str
+    evicts: bool
+    """Whether what runs on a node is ended when it is drained: another is made then."""
 
     def drain(self, node: str, reason: str) -> str:
         """Give the node no more work, and show people why."""
@@ -39,6 +43,12 @@ class Orchestrator(Protocol):
 
     def replace(self, node: str, key: str, need: Need) -> str:
         """Ask for another node in its place: once for each key, however often it is called."""
+
+    def vacant(self, node: str) -> str:
+        """Show that the node is cordoned, and that nothing runs there but what runs on every node. HoldfastError: why not."""
+
+    def label(self, node: str, key: str, label: str) -> str:
+        """Give the node a label `KEY=VALUE` on which its cloud acts: once for each key, however often it is called."""
 
 
 KNOWN = {
@@ -70,7 +80,7 @@ def orchestrator(name: str, folder: str, command: Sequence[str]) -> Orchestrator
 class Local:
     """Plain hosts: only we give them work, so what we were told is remembered here."""
 
-    name = "local"
+    name, evicts = "local", False
 
     def __init__(self, folder: str, command: Sequence[str] = ()) -> None:
         """UsageError: it cannot be kept there."""
@@ -90,6 +100,15 @@ class Local:
         if not self.command:
             raise HoldfastError("no replacement is requested: start an agent on another node, or use --replace-with")
         return asked_by_command(self.folder, self.command, node, key, need)
+
+    def vacant(self, node: str) -> str:
+        """Only we give plain hosts work. Whether ranks run there its daemon looks."""
+        if not self._drained().get(node):
+            raise HoldfastError(f"{node} is not noted as drained")
+        return f"{node} is noted as drained"
+
+    def label(self, node: str, key: str, label: str) -> str:
+        raise HoldfastError(NO_LABELS)
 
     def _drained(self) -> dict[str, str]:
         try:

@@ -50,6 +50,10 @@ class Calls:
                     ok, text = True, self.orchestrator.uncordon(call.target, call.need.reason)
                 case CallVerb.REPLACE:
                     ok, text = True, self.orchestrator.replace(call.target, call.task, call.need)
+                case CallVerb.VACANT:
+                    ok, text = True, self.orchestrator.vacant(call.target)
+                case CallVerb.LABEL:
+                    ok, text = True, self.orchestrator.label(call.target, call.task, call.need.label)
         except (HoldfastError, OSError) as error:
             ok, text = False, str(error)
         except Exception as error:  # a defect in an adapter is a call that has failed

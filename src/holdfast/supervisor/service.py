@@ -23,12 +23,13 @@ from holdfast.runtime.net.frames import Identity
 from holdfast.runtime.net.network import Network
 from holdfast.runtime.secrets import Shelter
 from holdfast.supervisor.child import Child
-from holdfast.supervisor.connections import Connections
+from holdfast.supervisor.connections import Connections, TurnedAway
 from holdfast.supervisor.feed import SOCKET
 from holdfast.supervisor.fleet.machine import Fleet
 from holdfast.supervisor.fleet.messages import Asked, Call, Keep, Reply, Wish
 from holdfast.supervisor.fleet.node import HISTORY
 from holdfast.supervisor.fleet.policies.case import Policy
+from holdfast.supervisor.fleet.state import Gives, RepairRules
 from holdfast.supervisor.orchestrator import Orchestrator
 from holdfast.supervisor.orchestrator_calls import Calls
 from holdfast.supervisor.snapshot import DEEDS
@@ -54,8 +55,11 @@ class Service:
         named: bool = False,
         web: Sequence[str] = (),
         notify: Sequence[str] = (),
+        repair: RepairRules | None = None,
+        given_in_s: float | None = None,
     ) -> None:
-        """`store` stays the caller's; `web`, `notify`: arguments of these commands, which run beside us; none: they do not.
+        """`store` stays the caller's; `web`, `notify`: arguments of these commands, which run beside us; none: they do not;
+        `given_in_s`: how long the orchestrator takes to give a node, as the operator says.
         LeadLost: another supervisor has been faster."""
         self.say, self.store, self.folder = say, store, folder
         generation, kept = store.load()
@@ -64,7 +68,9 @@ class Service:
         self.network = Network(self.host, Identity(FLEET, token), endpoint, shelter=shelter, family=FleetMessage)
         self.calls = Calls(self.host, orchestrator)
         now, now_unix = self.host.now(), self.host.unix()
-        self.fleet = Fleet(policy, generation=generation, lease_s=lease_s, now=now, now_unix=now_unix, kept=kept)
+        gives = Gives(within_s=given_in_s, evicts=orchestrator.evicts)
+        clocks = {"now": now, "now_unix": now_unix}
+        self.fleet = Fleet(policy, generation=generation, lease_s=lease_s, kept=kept, repair=repair, gives=gives, **clocks)
         self.connections = Connections(self.fleet, named=named)
         self.held = Held(self.fleet.state)
         self.control: ControlSocket | None = None
@@ -130,6 +136,8 @@ class Service:
                     self.calls.begin(action)
                 case Say(text=text):
                     self.say(text)
+                case TurnedAway(peer=peer, text=text):
+                    self.network.rejections.note(peer, text, self.host.now())
                 case Reply(ask=ask, ok=ok, text=text):
                     request = self.asked.pop(ask)
                     request.reply({"text": text}) if ok else request.refuse(text)
@@ -165,7 +173,8 @@ class Service:
                 self.held.take(request, now)
             case "nodes":
                 nodes = [view.node(fleet.nodes[name]) for name in sorted(fleet.nodes)]
-                request.reply({"generation": fleet.rules.generation, "nodes": nodes})
+                standby = view.standby(fleet)
+                request.reply({"generation": fleet.rules.generation, "nodes": nodes, "standby": standby})
             case "why" if name in fleet.nodes:
                 shown = view.node(fleet.nodes[name], HISTORY)
                 request.reply({"node": shown, "deeds": fleet.action_log.about(node=name)[-DEEDS:]})

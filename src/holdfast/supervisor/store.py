@@ -10,9 +10,10 @@ import json
 import os
 import sqlite3
 import stat
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.core.machine import NEVER
@@ -23,6 +24,8 @@ from holdfast.runtime.private_files import make_folder, private
 from holdfast.supervisor.fleet.messages import Keep
 from holdfast.supervisor.fleet.state import Kept
 from holdfast.telemetry.record import locks
+
+T = TypeVar("T")
 
 
 class Store(Protocol):
@@ -40,6 +43,20 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Let go of it, and of the lead."""
+
+
+def portions(items: Iterable[T], size: Callable[[T], int], most_bytes: int, most: int = sys.maxsize) -> Iterator[list[T]]:
+    """These in lists of so many bytes and items at most; what is longer by itself has a list of its own."""
+    portion: list[T] = []
+    total = 0
+    for item in items:
+        if portion and (len(portion) == most or total + size(item) > most_bytes):
+            yield portion
+            portion, total = [], 0
+        portion.append(item)
+        total += size(item)
+    if portion:
+        yield portion
 
 
 class LeadLost(HoldfastError):

@@ -54,6 +54,19 @@ steps("-1 day", -DAY_S)
 steps("+10y", 3650 * DAY_S)
 
 
+@fault("clock steps in a restart", "a rank is killed, and up to 150 ms later the time of day of both nodes jumps, each its own way",
+       needs="cc", restarts=1, starts=False)  # fmt: skip
+def in_a_restart(job: Job) -> None:
+    clocks = [Clock(job, name) for name in ("n0", "n1")]
+    job.start()
+    job.trains(job.rng.randint(4, 25))
+    job.kill_rank(job.any_rank())
+    job.lasts(job.rng.uniform(0, 0.15))
+    for clock in clocks:
+        clock.set(job.rng.choice([-600, -DAY_S, 3600, 3650 * DAY_S]))
+    job.again()
+
+
 def wrong(name: str, done: str, later_s: float, rate: float = 1.0) -> None:
     @fault(name, f"{done}; a rank is killed", needs="cc", restarts=1, starts=False)
     def play(job: Job) -> None:

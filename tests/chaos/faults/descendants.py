@@ -103,6 +103,19 @@ def daemons_rank(job: Job) -> None:
     job.again()
 
 
+@fault("daemons, agent and guardian", "each rank makes eight daemons; then an agent and its guardian are killed in one moment",
+       nodes=3, nnodes="2:3")  # fmt: skip
+def daemons_both(job: Job) -> None:
+    _all_have(job, "daemons", 8)
+    node = job.nodes["n1"]
+    node.is_lost = True
+    agent = node.agent_pid()
+    job.strike()
+    send(agent, signal.SIGKILL)
+    send(node.launcher.pid, signal.SIGKILL)
+    job.again()
+
+
 @fault("zombies", "a rank has 200 children that have ended, and is killed", restarts=1)
 def zombies(job: Job) -> None:
     life = job.order("zombies", 200)

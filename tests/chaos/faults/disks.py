@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from pathlib import Path
 
 from chaos.fault import Outcome, fault
 from chaos.job import Job
@@ -108,6 +109,22 @@ def log_full(job: Job) -> None:
 
 
 @fault(
+    "log disk full, a rank writes",
+    "--log-dir, with --tee 3, is full, and a rank fails of a line that it writes there; from then on its lines go elsewhere",
+    needs="root",
+    restarts=1,
+    starts=False,
+    cause=("No space left on device",),
+)
+def log_full_and_written(job: Job) -> None:
+    job.tmpfs(job.base / "logs-n1", "size=1m")
+    _start_with_logs(job)
+    job.fill(job.base / "logs-n1")
+    job.order("writes_on", 1, "thirty-one bytes make one line\n", rank=1)
+    job.again()
+
+
+@fault(
     "log disk out of inodes",
     "--log-dir, with --tee 3, may have no further file; then a rank is killed",
     needs="root",
@@ -178,6 +195,16 @@ def shm_full(job: Job) -> None:
     _shm(job)
     _begin(job)
     _then_kill(job)
+
+
+@fault("shm full", "/dev/shm is 1 MB, and full from now on; then a rank is killed", needs="root", restarts=1, starts=False)
+def shm_full_later(job: Job) -> None:
+    _shm(job)
+    _begin(job)
+    for node in job.nodes.values():
+        job.fill(Path(f"/proc/{node.agent_pid()}/root/dev/shm"))
+    job.kill_rank(job.any_rank())
+    job.again()
 
 
 @fault("shm full, DDP", "/dev/shm is 1 MB, and full from the start; a rank of PyTorch's is killed", needs="root", restarts=1, starts=False,

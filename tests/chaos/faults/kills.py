@@ -182,7 +182,7 @@ def kill_coordinator_again(job: Job) -> None:
     job.strike()
     job.nodes["n0"].kill()
     job.start("n0")
-    job.again()
+    _all_train(job)
 
 
 @fault("coordinator lost twice", "SIGKILL to the coordinator's node, and once it trains again to its successor's; 2:4 nodes", nodes=4,
@@ -234,6 +234,13 @@ def _and_again(job: Job, *names: str, apart_s: float, options: tuple[object, ...
         job.start(name, options=options)
 
 
+def _all_train(job: Job) -> None:
+    """Each node is back, and it trains. If the job ended before, a node that comes later would find nobody to tell it so."""
+    back = lambda: {life.node for life in job.alive() if life.first > job.struck_at}
+    job.wait(lambda: back() == set(job.nodes), "a rank on each node")
+    job.again()
+
+
 @fault("coordinator and one of three", "agents of n0 and n1 are killed within 0.25 s, and nobody starts them again; 2:3 nodes",
        outcome=Outcome.HALTS, nodes=3, nnodes="2:3")  # fmt: skip
 def coordinator_and_one(job: Job) -> None:
@@ -256,7 +263,7 @@ def coordinator_and_one_endpoint(job: Job) -> None:
 )
 def coordinator_and_one_again(job: Job) -> None:
     _and_again(job, "n0", "n1", apart_s=job.rng.uniform(0, 0.25))
-    job.again()
+    _all_train(job)
 
 
 @fault("two others of 3, both again", "agents of n1 and n2 are killed within 0.25 s and both started again at once; the coordinator lives",
@@ -264,14 +271,14 @@ def coordinator_and_one_again(job: Job) -> None:
 def two_others_again(job: Job) -> None:
     _kill_agents(job, "n1", "n2", apart_s=job.rng.uniform(0, 0.25))
     job.start("n1", "n2")
-    job.again()
+    _all_train(job)
 
 
 @fault("two others of 3 fixed, both again", "the same where the job must have three nodes", nodes=3)
 def two_others_fixed(job: Job) -> None:
     _kill_agents(job, "n1", "n2", apart_s=job.rng.uniform(0, 0.25))
     job.start("n1", "n2")
-    job.again()
+    _all_train(job)
 
 
 @fault("two others of 3, both again, endpoint", "the same; 15 s later the endpoint's agent is ended by SIGTERM and started again", nodes=3,
@@ -309,12 +316,12 @@ def two_others_witness(job: Job) -> None:
     job.trains(job.rng.randint(4, 25))
     _kill_agents(job, "n1", "n2", apart_s=job.rng.uniform(0, 0.25))
     job.start("n1", "n2", options=options)
-    job.again()
+    _all_train(job)
 
 
 def _two_others_apart(job: Job, seconds: float) -> None:
     _and_again(job, "n1", "n2", apart_s=seconds)
-    job.again()
+    _all_train(job)
 
 
 @fault(
@@ -352,7 +359,7 @@ def two_others_three(job: Job) -> None:
 def two_others_random(job: Job) -> None:
     _kill_agents(job, "n1", "n2", apart_s=job.rng.uniform(0, 2))
     job.start("n1", "n2")
-    job.again()
+    _all_train(job)
 
 
 def _two_of_three(job: Job) -> None:
@@ -367,9 +374,7 @@ def _two_of_three(job: Job) -> None:
     for name in lost:
         job.lasts(job.rng.uniform(0, 2))
         job.start(name)
-    back = lambda: {life.node for life in job.alive() if life.first > job.struck_at}
-    job.wait(lambda: back() == set(job.nodes), "a rank on each node")
-    job.again()
+    _all_train(job)
 
 
 @fault("any two nodes of 3, both again", "two nodes, the coordinator's too, are lost 0 to 2 s apart, and both started again at random moments; "
@@ -389,20 +394,20 @@ def any_two_fixed(job: Job) -> None:
        nodes=4, nnodes="2:4")  # fmt: skip
 def coordinator_and_one_of_four_again(job: Job) -> None:
     _and_again(job, "n0", "n1", apart_s=job.rng.uniform(0, 0.25))
-    job.again()
+    _all_train(job)
 
 
 @fault("two others of 4, both again", "of four nodes two that are not the coordinator's are killed within 0.25 s, and both started again at once",
        nodes=4, nnodes="2:4")  # fmt: skip
 def two_others_of_four(job: Job) -> None:
     _and_again(job, "n1", "n2", apart_s=job.rng.uniform(0, 0.25))
-    job.again()
+    _all_train(job)
 
 
 @fault("coordinator of 2 fixed, again", "of two nodes the coordinator's agent is killed and started again at once")
 def coordinator_of_two(job: Job) -> None:
     _and_again(job, "n0", apart_s=0)
-    job.again()
+    _all_train(job)
 
 
 @fault("coord.+1 of 3, on-split continue", "agents of n0 and n1 are killed; n2 may go on", nodes=3, nnodes="1:3",

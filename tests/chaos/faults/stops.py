@@ -85,6 +85,17 @@ def stop_node_long(job: Job) -> None:
     job.goes_on()
 
 
+@fault("stop node in a restart", "a rank is killed, and up to 300 ms later a whole node stops for 10 s", restarts=1, **THREE)
+def stop_node_in_a_restart(job: Job) -> None:
+    job.kill_rank(job.any_rank())
+    job.lasts(job.rng.uniform(0, 0.3))
+    node = job.any_node()
+    _whole_node(job, node.name, 10)
+    job.lasts(1)
+    node.is_lost = not node.runs
+    job.again()
+
+
 @fault(
     "freeze node 10 s", "the node's cgroup (version 2) is frozen for 10 s, as a paused container is", needs="cgroup2", **THREE
 )

@@ -42,6 +42,7 @@ def node(name: str, state: str = "fit", **other: Any) -> dict[str, Any]:
         "devices": [],
         "history": [{"state": state, "reason": "as it was heard", "at_unix": BEGAN - 900}],
         "jobs": [],
+        "repair": None,
     }
     return {"name": name, "state": state, **usual, **other}
 

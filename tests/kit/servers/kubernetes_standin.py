@@ -26,8 +26,12 @@ from kit.ports import ports
 from kit.servers.kubernetes import IN_PLACE, SUPERVISOR, WITNESS, Kubernetes
 
 VERSION = "1.31"
+OF_ONE = re.compile(r"/namespaces/[^/]+(?=/)")
+
 PATH = re.compile(r"/apis?(/[^/]+){1,2}?(/namespaces/[^/]+)?/(?P<kind>[a-z]+)(/(?P<name>[^/]+))?(/(?P<sub>[a-z]+))?")
 WITHOUT_STATUS = ("poddisruptionbudgets", "configmaps", "leases")
+ROOM = 1 << 20
+"""Bytes that a ConfigMap's values may have."""
 SINCE = "2026-01-01T00:00:00Z"
 
 
@@ -136,7 +140,9 @@ class Standin(Kubernetes):
         return self._patch(where, what) if verb == "patch" else (200, self.things[where])
 
     def _found(self, path: str, query: dict[str, str]) -> Iterator[dict[str, Any]]:
-        return (thing for where, thing in self.things.items() if where.startswith(path + "/") and _selected(thing, query))
+        """Of a namespace, or where the path names none, of all."""
+        things = [(at if "/namespaces/" in path else OF_ONE.sub("", at), thing) for at, thing in self.things.items()]
+        return (thing for where, thing in things if where.startswith(path + "/") and _selected(thing, query))
 
     def _events(self, path: str, query: dict[str, str]) -> Iterator[dict[str, Any]]:
         """What a watch sees. Runs without the lock."""
@@ -179,7 +185,10 @@ class Standin(Kubernetes):
         old = self.things[where]
         if what.get("metadata", {}).get("resourceVersion") not in (None, old["metadata"]["resourceVersion"]):
             return status(409, "the object has been modified; please apply your changes to the latest version")
-        return self._keep(where, _merged(old, what))
+        new = _merged(old, what)
+        if new["kind"] == "ConfigMap" and sum(map(len, (new.get("data") or {}).values())) > ROOM:
+            return status(422, f"ConfigMap is invalid: []: Too long: must have at most {ROOM} bytes")
+        return self._keep(where, new)
 
     def _evict(self, where: str, what: dict[str, Any]) -> tuple[int, Any]:
         pod = self.things[where]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from holdfast.core.errors import HoldfastError
 from holdfast.supervisor.fleet.messages import Need
 
@@ -40,6 +42,23 @@ class OrchestratorSuite:
         first = self.names[0]
         orchestrator.drain(first, "two\nlines, 'quotes' \"of both\" kinds; State=IDLE [brackets] $HOME ü")
         assert "quotes" in self.held(first)
+
+    def test_a_node_is_vacant_only_once_it_is_cordoned(self, orchestrator: Any, wait_until: Any) -> None:
+        first = self.names[0]
+        with pytest.raises(HoldfastError, match=first):
+            orchestrator.vacant(first)
+        orchestrator.drain(first, "its fan is loud")
+        self.leave(first)
+        wait_until(lambda: self.is_vacant(orchestrator, first))
+
+    def leave(self, name: str) -> None:
+        """Where somebody has to end what was evicted from that node: it has ended."""
+
+    def is_vacant(self, orchestrator: Any, name: str) -> bool:
+        try:
+            return name in orchestrator.vacant(name)
+        except HoldfastError:
+            return False
 
     def test_another_node_is_asked_for_once_for_each_key(self, orchestrator: Any) -> None:
         first = self.names[0]

@@ -68,6 +68,16 @@ def why_not() -> str:
     return ""
 
 
+def munged(folder: Path) -> list[str]:
+    """The command of a munge of the test's own, with a new key; its socket is `munge.socket` in the folder."""
+    key = folder / "munge.key"
+    key.write_bytes(os.urandom(128))
+    key.chmod(0o400)
+    files = [f"--{what}={folder}/munge.{kind}" for what, kind in (("pid-file", "pid"), ("log-file", "log"))]
+    files += [f"--seed-file={folder}/munge.seed", f"--key-file={key}", f"--socket={folder}/munge.socket"]
+    return ["munged", "--foreground", "--force", *files]
+
+
 class Slurm:
     """A cluster of `size` nodes. `env`: what commands need in their environment to find it.
 
@@ -176,12 +186,7 @@ class Slurm:
         (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpu[0-1]\n")
 
     def _munge(self) -> None:
-        key = self.folder / "munge.key"
-        key.write_bytes(os.urandom(128))
-        key.chmod(0o400)
-        files = [f"--{what}={self.folder}/munge.{kind}" for what, kind in (("pid-file", "pid"), ("log-file", "log"))]
-        files += [f"--seed-file={self.folder}/munge.seed", f"--key-file={key}", f"--socket={self.folder}/munge.socket"]
-        self._start("munged", "munged", "--foreground", "--force", *files)
+        self._start("munged", *munged(self.folder))
         deadline = time.monotonic() + PATIENCE_S
         while not (self.folder / "munge.socket").exists():
             assert time.monotonic() < deadline, (self.folder / "munged.out").read_text()

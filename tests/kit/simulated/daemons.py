@@ -16,8 +16,9 @@ from holdfast.core.wire.fleet import NodeState
 from holdfast.core.wire.google_wire import FAILED, RUNNING, Method, WorkerInfo, WorkloadInfo
 from holdfast.core.wire.protobuf import Message
 from holdfast.sim.world import EPOCH, Clock
+from holdfast.supervisor.daemon.host_repairs import resumed
 from holdfast.supervisor.daemon.host_reports import HostReports, ShowTable
-from holdfast.supervisor.daemon.host_table import HostTable, Keep, RpcHeard
+from holdfast.supervisor.daemon.host_table import HostRepair, HostTable, Keep, RpcHeard, StartRepair
 
 if TYPE_CHECKING:
     from kit.simulated.fleet import FleetWorld
@@ -40,7 +41,8 @@ class StockHost:
         self.rows: dict[str, dict[str, Any]] = {}
         self.noted: list[str] = []  # What has gone wrong, in words, as the journal had it.
         self.daemon: SimDaemon | None = None
-        self.lives = 0
+        self.lives = self.boots = 0
+        self.offers: tuple[str, ...] = ()
         self.start()
         for rank in ranks:
             self._call(rank, Method.REGISTER_WORKLOAD, WorkloadInfo(workload_name=JOB))
@@ -98,6 +100,9 @@ class StockHost:
         if keep.row is not None:
             self.rows[keep.key] = keep.row
 
+    def carry_out(self, repair: HostRepair) -> None:
+        """An order to repair the host. One that can be repaired has a class of its own."""
+
     # --- what is seen ---------------------------------------------------------------------------------------------------
 
     def check_at_rest(self) -> list[str]:
@@ -126,9 +131,12 @@ class SimDaemon(Process):
         super().__init__(at.world, f"{at.name}-daemon", Clock(origin=at.world.rng.uniform(0, 1e5)))
         self.at, now = at, self.host.now()
         self.table = HostTable.of(dict(at.rows), SILENCE_S, now)
-        self.reports = HostReports(at.name, f"{at.name}-daemon-{at.lives}", at.world.endpoints, at.world.rng.uniform(0.5, 1.0))
+        life, haste = f"{at.name}-daemon-{at.lives}", at.world.rng.uniform(0.5, 1.0)
+        self.reports = HostReports(at.name, life, at.world.endpoints, haste, at.offers, str(at.boots))
         self.is_news = True
         self.soon()
+        if self.table.repair is not None and not self.table.repair.is_over:
+            self.see(resumed(self.table.repair, str(at.boots)))
 
     def see(self, seen: Observation) -> None:
         """Something is said to it."""
@@ -160,6 +168,8 @@ class SimDaemon(Process):
                     self.at.keep(action)
                 case ShowTable(seen=seen):
                     self.see(seen)
+                case StartRepair(repair=repair):
+                    self.at.carry_out(repair)
                 case _:
                     self.perform(action)
         return bool(actions)

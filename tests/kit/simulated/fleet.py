@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.core.wire.fleet import Deed, NodeKept, Swap
-    from holdfast.supervisor.fleet.state import Kept
+    from holdfast.supervisor.fleet.state import Gives, Kept, RepairRules
 
 QUIET_S = OUTCOME_S + 10.0  # Longer than anything that has been done can go on to have an effect.
 
@@ -31,9 +31,10 @@ class FleetWorld(Scene):
     """All of it."""
 
     def __init__(
-        self, seed: int, hosts: int = 6, size: int = 4, least: int = 2, crash_chance: float = 0.0, supervisors: int = 1
+        self, seed: int, hosts: int = 6, size: int = 4, least: int = 2, crash_chance: float = 0.0, supervisors: int = 1,
+        repair: RepairRules | None = None, said: Gives | None = None
     ) -> None:
-        super().__init__(seed, crash_chance, supervisors)
+        super().__init__(seed, crash_chance, supervisors, repair, said)
         self.store = SimStore()
         self.drained: dict[str, str] = {}
         self.replaced: list[str] = []
@@ -143,7 +144,10 @@ class FleetWorld(Scene):
         sometimes does not answer."""
 
         def happen() -> None:
+            ok = self.gives or call.verb != "replace"
             match call.verb:
+                case "vacant":
+                    ok = call.target in self.drained
                 case "drain":
                     self.drained[call.target] = call.need.reason
                 case "uncordon":
@@ -151,10 +155,10 @@ class FleetWorld(Scene):
                 case "replace" if self.gives and call.task not in self.keys:
                     self.keys.add(call.task)
                     self.replaced.append(call.target)
-                    if call.need.is_urgent:
+                    if call.need.is_urgent or self.said.within_s is not None:
                         self.timeline.after(self.gives_s, partial(self.boot, f"m{len(self.replaced)}"))
             if caller.alive and self.rng.random() > 0.05:
-                caller.host.see(Called(task=call.task, ok=self.gives or call.verb != "replace", text=f"{call.verb}: done"))
+                caller.host.see(Called(task=call.task, ok=ok, text=f"{call.verb}: done"))
 
         self.timeline.after(self.rng.uniform(0.001, 2.0), happen)
 

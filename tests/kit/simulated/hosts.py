@@ -17,6 +17,7 @@ from holdfast.core.wire.links import Connect, HangUp, Transmit
 from holdfast.sim.network import Ether, SimLinks
 from holdfast.sim.timeline import Timeline
 from holdfast.sim.world import Clock, Life, SimHost
+from holdfast.supervisor.fleet.state import Gives, RepairRules
 
 PLACE = "supervisor"
 
@@ -26,13 +27,17 @@ JOB_LEASE_S, REFORM_S = 3.0, 0.1  # Of the job; and from a change of members to 
 class Scene:
     """What every process of a fleet is in: time, chance, the network, and where the supervisors are."""
 
-    def __init__(self, seed: int, crash_chance: float, supervisors: int) -> None:
+    def __init__(
+        self, seed: int, crash_chance: float, supervisors: int, repair: RepairRules | None = None, said: Gives | None = None
+    ) -> None:
+        """`said`: what the supervisor is told of the orchestrator."""
         self.rng = random.Random(seed)
         self.timeline = Timeline()
         self.ether = Ether(self.timeline, self.rng)
         self.crash_chance, self.stop_chance = crash_chance, 0.0
         """How often a supervisor is killed, and stopped, between two actions."""
         self.endpoints = tuple(f"{PLACE}-{number}" for number in range(supervisors))
+        self.repair, self.said = repair or RepairRules(), said or Gives()
 
 
 class SimJob:

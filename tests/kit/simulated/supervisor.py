@@ -122,8 +122,9 @@ class SimSupervisor(Process):
         self._leads_for_now()
         now, at_unix = self.host.now(), EPOCH + timeline.now
         fleet = Fleet(
-            Default(), generation=store.generation, lease_s=LEASE_S, now=now, now_unix=at_unix, kept=store.kept()
-        )
+            Default(), generation=store.generation, lease_s=LEASE_S, now=now, now_unix=at_unix, kept=store.kept(),
+            repair=self.world.repair, gives=self.world.said,
+        )  # fmt: skip
         self.connections = Connections(fleet)
         self.links.listen(self.place)
         self.begins = True

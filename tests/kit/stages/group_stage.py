@@ -13,6 +13,7 @@ from holdfast.agent.group.state import State
 from holdfast.core.job.events import Event
 from holdfast.core.job.failure import Evidence
 from holdfast.core.machine import Record
+from holdfast.core.value import replace
 from holdfast.core.wire.messages import Assigned, Join, Message
 
 GRACE_S = 10.0
@@ -51,15 +52,16 @@ class Stage:
     def told(self, message: Message, now: float | None = None) -> list[Any]:
         return self.see(Told(message=message), now)
 
-    def run(self, number: int = 1) -> None:
+    def run(self, number: int = 1, *, carries_on: bool = False) -> None:
         """Get a round and start both workers."""
-        self.told(assigned(number))
+        self.told(replace(assigned(number), carries_on=carries_on))
         for i in range(2):
             self.see(Started(local_rank=i, pid=100 * number + i, argv=("x",), log_dir=None))
 
     def end(self, local_rank: int, exitcode: int, *, gone: bool = True, at: float = 0.0, message: str = "") -> list[Any]:
         evidence = Evidence(message=message, traceback="Traceback" if message else None)
-        return self.see(Ended(local_rank=local_rank, exitcode=exitcode, gone=gone, at_unix=at, evidence=evidence))
+        pid = self.group.workers[local_rank].pid
+        return self.see(Ended(local_rank=local_rank, pid=pid, exitcode=exitcode, gone=gone, at_unix=at, evidence=evidence))
 
     @property
     def said(self) -> list[Message]:

@@ -29,7 +29,8 @@ SPELLINGS = """\
 Each flag below sets one field. You may also write `--ft-rank-heartbeat-timeout` as `--ft-rank_heartbeat_timeout`,
 `--ft_rank_heartbeat_timeout` or, as in the oldest versions, `--ft-param-rank_heartbeat_timeout`. Its key in the file is
 `rank_heartbeat_timeout`. The tables list other names that a flag has had. A flag of type `true|false` without a value means
-`true`. `--print-config` shows every value as `ft.NAME`, and its source.
+`true`. For a number that is no limit, `none`, `null` or an empty text means the default. `--print-config` shows every value as
+`ft.NAME`, and its source.
 
 *Accepted* means that Holdfast accepts the flag and needs to do nothing; `--verbose` says why.
 """

@@ -84,7 +84,7 @@ def _messages(state: State) -> Iterator[tuple[str, Message]]:
 
 def _of_workers(state: State) -> Iterator[tuple[str, Observation]]:
     for i, worker in state.workers.seats.items():
-        ended = seen.Ended(local_rank=i, exitcode=0, gone=True, at_unix=0.0, evidence=Evidence())
+        ended = seen.Ended(local_rank=i, pid=worker.pid, exitcode=0, gone=True, at_unix=0.0, evidence=Evidence())
         match worker.state:
             case WorkerState.STARTING if state.phase is Phase.RUNNING and not state.held:
                 yield "has started", seen.Started(local_rank=i, pid=7, argv=(), log_dir=None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import yaml
 from kit import ROOT
 
@@ -16,7 +18,16 @@ PLACES = (
 )
 """Text of a manifest, and what stands there in the chart."""
 
-IF = {"daemon.yaml": "daemon.enabled", "servicemonitor.yaml": "monitoring.enabled"}
+STANDBY = "supervisor-standby.yaml"
+"""What stands there in the place of supervisor.yaml where there are two."""
+
+IF = {
+    "daemon.yaml": ".Values.daemon.enabled",
+    "google-sensor.yaml": ".Values.googleSensor.enabled",
+    "servicemonitor.yaml": ".Values.monitoring.enabled",
+    "supervisor.yaml": "not .Values.supervisor.standby",
+    STANDBY: ".Values.supervisor.standby",
+}
 """Files that are only there if a value says so."""
 
 MADE = "# Made from deploy/kubernetes by `make reference`. Do not edit.\n"
@@ -26,9 +37,12 @@ image:
   repository: registry.example/holdfast # which you build yourself: deploy/Dockerfile
   tag: "1"
 supervisor:
-  storage: 1Gi # for what it remembers
+  standby: false # two, over a Lease and ConfigMaps, on different nodes
+  storage: 1Gi # for what one remembers; two need none
 daemon:
   enabled: true # for jobs that report through Google's resiliency client
+googleSensor:
+  enabled: false # for nodes that keep Google's host daemons: then leave ours out, `daemon.enabled: false`
 monitoring:
   enabled: false # a ServiceMonitor, for Prometheus' operator
 """
@@ -45,9 +59,35 @@ version: {__version__}
 def files() -> dict[str, str]:
     """All of the chart, by path in it."""
     names = yaml.safe_load((MANIFESTS / "base/kustomization.yaml").read_text())["resources"]
-    sources = [*(MANIFESTS / "base" / name for name in names), MANIFESTS / "monitoring/servicemonitor.yaml"]
-    made = {f"templates/{source.name}": _template(source.name, source.read_text()) for source in sources}
+    beside = ("monitoring/servicemonitor.yaml", "google-sensor/google-sensor.yaml")
+    sources = [*(MANIFESTS / "base" / name for name in names), *(MANIFESTS / name for name in beside)]
+    texts = {source.name: source.read_text() for source in sources} | {STANDBY: _standby()}
+    made = {f"templates/{name}": _template(name, text) for name, text in texts.items()}
     return {"Chart.yaml": MADE + HEAD, "values.yaml": MADE + VALUES, **made}
+
+
+def _standby() -> str:
+    """The base's supervisor, as deploy/kubernetes/standby has it."""
+    patch = yaml.safe_load((MANIFESTS / "standby/supervisor.yaml").read_text())
+    things = yaml.safe_load_all((MANIFESTS / "base/supervisor.yaml").read_text())
+    left = [thing for thing in things if thing["kind"] != "PersistentVolumeClaim"]
+    made = [merged(thing, patch) if thing["kind"] == patch["kind"] else thing for thing in left]
+    return yaml.safe_dump_all(made, sort_keys=False, width=1000)
+
+
+def merged(base: Any, patch: Any) -> Any:
+    """As kustomize merges them: null takes something away, and of lists of things with names those of a name are merged."""
+    if isinstance(patch, dict):
+        if patch.get("$patch") == "replace":
+            return {key: value for key, value in patch.items() if key != "$patch"}
+        kept = dict(base or {})
+        for key, value in patch.items():
+            kept[key] = merged(kept.get(key), value)
+        return {key: value for key, value in kept.items() if value is not None}
+    if isinstance(patch, list) and base and all(isinstance(one, dict) and "name" in one for one in [*base, *patch]):
+        named = {one["name"]: one for one in patch}
+        return [merged(one, named.get(one["name"], {})) for one in base]
+    return patch
 
 
 def _template(name: str, text: str) -> str:
@@ -55,7 +95,7 @@ def _template(name: str, text: str) -> str:
     for old, new in PLACES:
         text = text.replace(old, new)
     condition = IF.get(name)
-    return MADE + (f"{{{{- if .Values.{condition} }}}}\n{text}{{{{- end }}}}\n" if condition else text)
+    return MADE + (f"{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n" if condition else text)
 
 
 def write() -> None:

@@ -37,8 +37,8 @@ def page() -> str:
     rules = load().rules
     parts = [HEAD, _words("class", CLASSES), _words("advised", ACTIONS)]
     for kind, means in CLASSES.items():
-        mine = [rule for rule in rules if rule.kind == kind]
-        parts.append(f"## {kind}\n\n{means[0].upper()}{means[1:]}. {len(mine)} rules.\n\n{_table(mine)}")
+        if mine := [rule for rule in rules if rule.kind == kind]:  # of `injected` the agents know
+            parts.append(f"## {kind}\n\n{means[0].upper()}{means[1:]}. {len(mine)} rules.\n\n{_table(mine)}")
     return "\n".join([*parts, _vocabularies()])
 
 

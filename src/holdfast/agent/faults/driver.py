@@ -105,8 +105,9 @@ class Injections(Component):
             match action:
                 case Answered():
                     answers.append(action)
-                case Strike(local_rank=local_rank, signum=signum):
+                case Strike(local_rank=local_rank, signum=signum, what=what):
                     if pid := self._pid(local_rank):
+                        self.workers.struck(pid, what)
                         (os.kill if signum == signal.SIGKILL else kill_group)(pid, signum)
                 case Plant():
                     self._plant(action)

@@ -28,6 +28,8 @@ CHECKS = {Fault.XID: "xid", Fault.ECC: "gpu"}  # The check that finds such a fau
 
 MOST_PLAYED = 64  # Faults that are to be undone, at a time.
 
+TIME_OVER = "its time is over"
+
 NO_GPU = "0000:00:00"  # Its address in the kernel's log, where the node has none.
 
 
@@ -56,6 +58,7 @@ class Strike(Action):
 
     local_rank: int
     signum: int
+    what: str = ""  # What is to blame if it ends now, in words. Empty: nothing that was injected.
 
 
 class Plant(Action):
@@ -147,7 +150,7 @@ def _followed(one: Played, seen: Observation, now: float) -> tuple[Played | None
     """The table of what follows for one fault. None: it is over."""
     match one.where, seen:
         case _, Tick() if now >= one.until:
-            return _over(one, "its time is over")
+            return _over(one, TIME_OVER)
         case Where.RUNNING, Tick() if now >= one.turn_at:
             return replace(one, where=Where.STOPPED, turn_at=now + HALT_S), [_signal(one, signal.SIGSTOP)]
         case Where.STOPPED, Tick() if now >= one.turn_at:
@@ -160,9 +163,10 @@ def _followed(one: Played, seen: Observation, now: float) -> tuple[Played | None
 
 
 def _over(one: Played, reason: str) -> tuple[None, list[Action]]:
-    goes_on = [_signal(one, signal.SIGCONT)] if one.where is Where.STOPPED else []
+    to_blame = "" if reason == TIME_OVER else _told_of(one.injection)
+    goes_on = Strike(local_rank=one.local_rank, signum=signal.SIGCONT, what=to_blame)
     over = FaultOver(fault=one.injection.fault, rank=one.rank, what=one.what, reason=reason)
-    return None, [*goes_on, Record(event=over)]
+    return None, [*([] if one.where is Where.PLANTED else [goes_on]), Record(event=over)]
 
 
 def _on_rank(state: State, asked: Asked, now: float) -> Step:
@@ -234,7 +238,11 @@ def _told(one: Played, watch: str) -> list[Action]:
 
 
 def _signal(one: Played, signum: int) -> Strike:
-    return Strike(local_rank=one.local_rank, signum=signum)
+    return Strike(local_rank=one.local_rank, signum=signum, what=_told_of(one.injection))
+
+
+def _told_of(wanted: Injection) -> str:
+    return f"injected{f' by {wanted.by}' if wanted.by else ''} (holdfast inject {wanted.fault})"
 
 
 def _planted(state: State) -> Plant:

@@ -85,7 +85,9 @@ def _strike_hanging(state: State) -> tuple[State, list[Action], list[int]]:
 
 def _without_waiting(state: State, hanging: list[Worker]) -> tuple[State, list[Worker]]:
     """Those that hang, without those that can begin again in place and only wait for another of them: to lose its process would
-    cost it what it has in memory."""
+    cost it what it has in memory. Where the round may go on without them, nobody asks them to begin another."""
+    if state.assigned is not None and state.assigned.carries_on:
+        return state, hanging
     waiting = [worker for worker in hanging if worker.in_place and _waits(state, worker)]
     if len(waiting) == len(hanging):
         return state, hanging

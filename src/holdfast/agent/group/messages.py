@@ -8,6 +8,7 @@ from holdfast.core.job.events import ControlKind
 from holdfast.core.job.failure import Evidence, Position
 from holdfast.core.job.report import JobReport
 from holdfast.core.machine import Action, Observation
+from holdfast.core.page.in_memory import Holding
 from holdfast.core.page.stash import Held, Kept, OnDisk
 from holdfast.core.value import Value
 from holdfast.core.wire.messages import Assigned, Message
@@ -61,6 +62,7 @@ class Ended(Observation):
     """A worker is dying, or gone."""
 
     local_rank: int
+    pid: int
     exitcode: int | None  # None: not known yet.
     gone: bool  # False: dead, but the kernel still frees its memory. True: reaped.
     at_unix: float
@@ -182,6 +184,12 @@ class Stashed(JoinNews):
     stash: tuple[Held, ...]
     kept: tuple[Kept, ...] = ()  # And those of another node.
     stash_at: str = ""  # Where others can fetch that, and bring more. Empty: nowhere.
+
+
+class InMemory(JoinNews):
+    """What the ranks of a round have in their own memory, or had as they ended, now that they have let go or are gone."""
+
+    in_memory: tuple[Holding, ...]
 
 
 class StashedOnDisk(JoinNews):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.agent.group.messages import MemorySeen, OpenLogs, Send, StartWorkers
 from holdfast.agent.group.node_health import check
 from holdfast.agent.group.state import Phase, State, Step, first, joined_with, workers_of
-from holdfast.core.job.events import JoinRequested, RoundFormed
+from holdfast.core.job.events import JoinRequested, RoundFormed, StateAgreed
 from holdfast.core.machine import Action, Record, Say
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import Assigned, Waiting
@@ -66,7 +66,11 @@ def start(state: State, assigned: Assigned, now: float) -> Step:
         held=True,
         opening_logs=True,
     )
-    return state, [Record(event=formed), OpenLogs(assigned=assigned)]
+    actions: list[Action] = [Record(event=formed)]
+    if assigned.state_from:
+        agreed = StateAgreed(round=assigned.round, step=assigned.state_step, state_from=assigned.state_from)
+        actions.append(Record(event=agreed))
+    return state, [*actions, OpenLogs(assigned=assigned)]
 
 
 def let_go(state: State, now: float) -> Step:

@@ -32,7 +32,8 @@ def _heeded(state: State, signum: int, now: float) -> Step:
     if signum in state.script.signums:
         script, signums = (state.script, ()) if is_over else state.script.came(signum, now)
         return replace(state, script=script), _pass_on(state, signums)
-    if _is_echo(state, signum, now):
+    # An echo: it says no more than the signal before.
+    if state.leaving is not None and signum == state.leaving.signum and now - state.leaving.since < ECHO_S:
         return state, []
     if is_over:  # only last lines are waited for
         return replace(state, in_a_hurry=True), []
@@ -71,11 +72,6 @@ def unguarded(state: State, now: float) -> Step:
 def made_way(state: State, reason: str) -> Step:
     """The agent was told to go, and its coordinator's part is another's: the job goes on without this node."""
     return exit(state, 1, complaint=f"stopped: {reason}")
-
-
-def _is_echo(state: State, signum: int, now: float) -> bool:
-    """A signal says no more than the one before."""
-    return state.leaving is not None and signum == state.leaving.signum and now - state.leaving.since < ECHO_S
 
 
 def _go(state: State, signum: int, why: str, now: float) -> Step:

@@ -55,7 +55,10 @@ class Worker(Value):
     overdue_at_unix: float = 0.0
     in_place: bool = False  # It can let go of its round, and begin another.
     kept: bool = False  # It was there before this round, and is to begin it in place.
+    begin_until: float = NEVER  # When it has to have begun this round in place. NEVER: it has, or is a new process.
+    began_at_unix: float = 0.0  # When it was told to.
     struck: bool = False  # It was sent its deadly signal before the others are stopped.
+    injected: str = ""  # What was played on it when it hung, as `Failure.injected`.
     stacks_path: str | None = None  # Where its stacks are. None: it has not been looked at, or they are not kept.
 
     @property
@@ -72,6 +75,11 @@ class Worker(Value):
     def charged_with(self) -> str:
         """What was found against it, in words."""
         return self.charge[1] if self.charge else ""
+
+    @property
+    def is_of_no_round(self) -> bool:
+        """It has let go of one and has not begun another, or ended meanwhile."""
+        return self.state is WorkerState.LET_GO or self.kept or self.pid < 0
 
     @property
     def hangs(self) -> bool:
@@ -136,10 +144,6 @@ class WorkerTable(Value):
         """Their global ranks."""
         return tuple(self.seats[i].rank for i in local_ranks)
 
-    def changed(self, local_rank: int, /, **changes: Any) -> WorkerTable:
-        """This is known of one of them now."""
-        return replace(self, seats={**self.seats, local_rank: replace(self.seats[local_rank], **changes)})
-
     def gone(self, local_ranks: Iterable[int]) -> WorkerTable:
         """These are no more."""
         seats = {i: replace(self.seats[i], state=WorkerState.GONE) for i in local_ranks}
@@ -176,6 +180,7 @@ class WorkerTable(Value):
             log_tail=evidence.log_tail,
             log_path=evidence.log_path,
             oom=evidence.oom,
+            injected=evidence.injected or worker.injected,
             stacks_path=worker.stacks_path,
             follows=not worker.charge and follows(message, evidence),
             round=self.round,
@@ -308,13 +313,19 @@ class State(Value):
         """The round's workers wait for nothing but time."""
         return self.held and not self.memory.pending and not self.opening_logs
 
+    @property
+    def begin_until(self) -> float:
+        """When a worker that is to begin the round in place is late. NEVER: none is awaited, or the round is over."""
+        beginning = self.workers.values() if self.phase is Phase.RUNNING else ()
+        return min((worker.begin_until for worker in beginning), default=NEVER)
+
     def deadline(self) -> float:
         """When a `Tick` has something to do."""
         stop, spares = self.stopping, self.spares_until if self.may_start else NEVER
         ends = NEVER if stop is None else min(stop.last_words_until, stop.regroup_until, stop.kill_at, stop.abandon_at)
         looked = NEVER if self.look is None else self.look.until
         passed_on = self.script.deadline() if self.script.held else NEVER
-        return min(ends, self.memory.deadline(), spares, looked, passed_on)
+        return min(ends, self.memory.deadline(), spares, looked, passed_on, self.begin_until)
 
 
 Step: TypeAlias = tuple[State, list[Action]]  # What follows from one observation.
@@ -333,4 +344,5 @@ def joined_with(state: State, **known: Any) -> State:
 
 def with_worker(state: State, local_rank: int, /, **changes: Any) -> State:
     """This is known of a worker now."""
-    return replace(state, workers=state.workers.changed(local_rank, **changes))
+    seats = {**state.workers.seats, local_rank: replace(state.workers[local_rank], **changes)}
+    return replace(state, workers=replace(state.workers, seats=seats))

@@ -52,8 +52,9 @@ def told_to_stop(state: State, word: Stop, now: float) -> Step:
 def strike(state: State, worker: Worker, why: str) -> Step:
     """Send one that hangs its deadly signal, which no other worker gets."""
     position, i = state.shown.get(worker.local_rank), worker.local_rank
-    path = worker.stacks_path if position is None else position.stacks_path
-    state = with_worker(state, i, struck=True, charge=(Cause.HUNG, hung(why, position)), stacks_path=path)
+    path, injected = (worker.stacks_path, "") if position is None else (position.stacks_path, position.injected)
+    charge = Cause.HUNG, hung(why, position)
+    state = with_worker(state, i, struck=True, charge=charge, stacks_path=path, injected=injected)
     return state, [SignalWorkers(local_ranks=(i,), signum=state.hang_signal)]
 
 

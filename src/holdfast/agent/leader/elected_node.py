@@ -137,9 +137,10 @@ class ElectedNode(Node):
         self.server.rendezvous.resume(both, logs_at=self.group.join.logs_at, why=reason, now=now)
         self.kept = past
         self.leader = self.election.endpoint
-        self.noted = past.round, past.restarts, past.report is not None, *(one.name for one in past.excluded)
+        self.noted = past.round, past.restarts, past.report is not None, self.server.rendezvous.excluded.changes
         life = self.server.rendezvous.round, self.server.rendezvous.attempt
-        out = [NodeExcluded(name=one.name, reason=one.reason, by=one.by, age_s=one.age_s) for one in past.excluded]
+        left_out = (one for one in past.excluded if not one.wanted)
+        out = [NodeExcluded(name=one.name, reason=one.reason, by=one.by, age_s=one.age_s) for one in left_out]
         return [*(Record(event=event, life=life) for event in out), *self._follow(self.election.endpoint, now)]
 
     def _found_at(self, endpoint: str) -> list[Action]:

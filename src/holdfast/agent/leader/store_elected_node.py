@@ -87,7 +87,7 @@ class StoreElectedNode(ElectedNode):
         """Have the store keep what has changed: little, and seldom. Who comes is not asked, who is gone is."""
         rendezvous = self._rendezvous
         assert rendezvous is not None
-        noted = rendezvous.round, rendezvous.restarts, rendezvous.report is not None, *rendezvous.excluded
+        noted = rendezvous.round, rendezvous.restarts, rendezvous.report is not None, rendezvous.excluded.changes
         fewer, self.seats = len(rendezvous.seats) < self.seats, len(rendezvous.seats)
         if noted == self.noted and not fewer:
             return []

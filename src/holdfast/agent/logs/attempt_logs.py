@@ -229,7 +229,8 @@ class LogPlan:
         """Make the directories and files of a new attempt. UsageError where the place is not a usable directory; OSError where
         its disk is full, or broken. It may wait for that disk."""
         if self.base is None:
-            return nothing_kept(local_world_size)
+            # Every worker writes straight to our stdout and stderr, and has no error file.
+            return AttemptLogs([RankPaths() for _ in range(local_world_size)])
         try:
             if self.root is None or not os.path.isdir(self.root):  # somebody may have cleaned up since the last attempt
                 self.root = _make_run_dir(self.base, self.run_id)
@@ -299,11 +300,6 @@ def _see_room(folder: str) -> None:
             os.close(fd)  # NFS tells a quota here
         finally:
             os.unlink(path)
-
-
-def nothing_kept(local_world_size: int) -> AttemptLogs:
-    """Every worker writes straight to our stdout and stderr, and has no error file."""
-    return AttemptLogs([RankPaths() for _ in range(local_world_size)])
 
 
 def prefixes(role: str, ranks: Sequence[int], template: str | None = None) -> list[str]:

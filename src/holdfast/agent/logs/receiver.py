@@ -40,7 +40,6 @@ PIECE_BYTES = 1 << 20
 MOST_LINKS = 8192  # At a time: a node has one, and for a while after a restart another.
 FILES_PER_NODE = 3  # Its link to the coordinator, the one that brings its lines, and the file that they go to.
 MOST_STREAMS, NAME_CHARS = 4 * MOST_LINKS, 64  # That are remembered, the newest; and of their names.
-LAST_CYCLE = 1 << 31
 DISK_S = 5.0  # How long a piece waits for the one before it, over an older link, until its sender is told to try again.
 BEGIN_S = 5.0
 """How long after the job's end to wait for a node that has not connected at all. It tries as its ranks start, so it has failed
@@ -96,10 +95,12 @@ class LogReceiver(BlockingServer, Component):
         prefix: str,
         patience_s: float,
         tell: Callable[[str], None],
+        newest_round: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`patience_s`: see `finish`."""
-        self.prefix, self.patience_s, self.clock = prefix, patience_s, clock
+        """`patience_s`: see `finish`. `newest_round`: that this node knows of; any thread may ask. A log is begun for no cycle
+        that has not begun."""
+        self.newest_round, self.prefix, self.patience_s, self.clock = newest_round, prefix, patience_s, clock
         self.streams: dict[str, Stream] = {}
         self.begun: dict[int, int] = {}  # How many streams each cycle has had.
         self.lock = allocate_lock()  # Over both.
@@ -174,7 +175,7 @@ class LogReceiver(BlockingServer, Component):
             self._has_changed()
 
     def _begin(self, cycle: int, name: str, at: int) -> tuple[str, Stream]:
-        if not 0 <= cycle < LAST_CYCLE or not 0 <= at < 1 << 63 or len(name) > NAME_CHARS:
+        if not 0 <= cycle <= max(0, cycle_of(self.newest_round())) or not 0 <= at < 1 << 63 or len(name) > NAME_CHARS:
             raise ValueError(f"cycle {cycle}, piece {at} and a name of {len(name)} characters are no stream")
         with self.lock:
             stream = self.streams.get(name)
@@ -196,7 +197,12 @@ class LogReceiver(BlockingServer, Component):
 
 
 def open_receiver(
-    ft: FaultTolerance, identity: Identity, shelter: Shelter | None, addr: str, tell: Callable[[str], None]
+    ft: FaultTolerance,
+    identity: Identity,
+    shelter: Shelter | None,
+    addr: str,
+    tell: Callable[[str], None],
+    newest_round: Callable[[], int],
 ) -> LogReceiver | None:
     """At --ft-log-server-port, else at a free port. None: at neither, as `tell` is told."""
     assert ft.per_cycle_applog_prefix is not None
@@ -204,6 +210,7 @@ def open_receiver(
         raise UsageError(f"--ft-log-server-port: {ft.log_server_port} is not a port number", hint="0 to 65535; 0: any free one")
     prefix, patience_s = ft.per_cycle_applog_prefix, ft.log_server_graceful_shutdown_timeout
     make = partial(LogReceiver, identity, shelter, addr, prefix=prefix, patience_s=patience_s, tell=tell)
+    make = partial(make, newest_round=newest_round)
     try:
         try:
             return make(ft.log_server_port)

@@ -137,19 +137,16 @@ class Attribution(Component):
             try:
                 cycle, intent = self._tasks.get(timeout=POLL_S if awaited else None)
                 if intent == "terminal":
-                    self._wait_for(log_path(self.prefix, cycle))
+                    until, never = self.clock() + WHOLE_S, SimpleQueue[None]()
+                    while not self.is_whole(log_path(self.prefix, cycle)) and self.clock() < until:
+                        with suppress(Empty):
+                            never.get(timeout=LOOK_S)
                 self._submit(cycle, intent)
                 self._told.put(None)
                 if intent == "terminal":
                     awaited = {cycle: 0.0}  # one at a time: what came of an older one matters no more
             except Empty:
                 awaited = {cycle: asked + POLL_S for cycle, asked in awaited.items() if not self._ask(cycle, asked)}
-
-    def _wait_for(self, path: str) -> None:
-        until, never = self.clock() + WHOLE_S, SimpleQueue[None]()
-        while not self.is_whole(path) and self.clock() < until:
-            with suppress(Empty):
-                never.get(timeout=LOOK_S)
 
     def _start(self) -> None:
         """Start a service. Other jobs on this host may have one too, for other logs: then it is at another port."""

@@ -6,29 +6,16 @@ when the ranks of a later round have made a step; of ranks that tell of no step,
 
 from __future__ import annotations
 
-from holdfast.core.job.events import (
-    Decided,
-    Event,
-    FailureSeen,
-    GpuMemoryReclaimed,
-    NodeLost,
-    RankHung,
-    RanksBegun,
-    RanksEnded,
-    RoundFormed,
-    StopSent,
-    WorkerExited,
-    WorkersStopped,
-    WorkerStarted,
-)
+from holdfast.core.job import events
 from holdfast.core.wire.fleet import Recovery
 from holdfast.telemetry.record.reader import Record
 from holdfast.telemetry.report.restarts import restart
 from holdfast.telemetry.report.timeline import disturbed_at
 
 READ = (
-    *(Decided, FailureSeen, GpuMemoryReclaimed, NodeLost, RankHung, RanksBegun, RanksEnded),
-    *(RoundFormed, StopSent, WorkerExited, WorkersStopped, WorkerStarted),
+    *(events.Decided, events.FailureSeen, events.GpuMemoryReclaimed, events.NodeLost, events.RankHung),
+    *(events.RanksBegun, events.RanksEnded, events.RoundFormed, events.StopSent),
+    *(events.WorkerExited, events.WorkersStopped, events.WorkerStarted),
 )
 SLOW = ("import", "first collective", "restore", "first step")
 """Phases of a restart in which its ranks run already; before them, after `detect`, the agents act."""
@@ -47,22 +34,22 @@ class Recoveries:
         self.is_measured = True
         self.last: Recovery | None = None
 
-    def recorded(self, event: Event, at_unix: float) -> None:
+    def recorded(self, event: events.Event, at_unix: float) -> None:
         """An event was recorded."""
         if not isinstance(event, READ):
             return
-        if isinstance(event, RoundFormed):
+        if isinstance(event, events.RoundFormed):
             self.before = self.records if self.is_measured else [*self.before, *self.records][:MOST]
             self.records, self.round, self.is_measured = [], event.round, not self.before
         if len(self.records) < MOST:
             name = type(event).__name__
             one = Record(seq=0, at_unix=at_unix, node=self.node, round=self.round, attempt=0, name=name, event=event, fields={})
             self.records.append(one)
-        if isinstance(event, RanksBegun) and not self.is_measured:
+        if isinstance(event, events.RanksBegun) and not self.is_measured:
             self._measure(event)
 
-    def _measure(self, begun: RanksBegun) -> None:
-        has_steps = any(isinstance(one.event, RanksBegun) and one.event.stepped_s is not None for one in self.before)
+    def _measure(self, begun: events.RanksBegun) -> None:
+        has_steps = any(isinstance(one.event, events.RanksBegun) and one.event.stepped_s is not None for one in self.before)
         if begun.stepped_s is None and has_steps:
             return  # they have ended too early
         self.is_measured = True

@@ -35,6 +35,7 @@ from holdfast.core.wire.fleet import FLEET, VERBS, FleetMessage, Order, RankSaid
 from holdfast.core.wire.links import Connect, HangUp, Transmit
 from holdfast.health.verdict import UNFIT
 from holdfast.runtime.host import Host
+from holdfast.runtime.net.codec import MANY
 from holdfast.runtime.net.frames import Identity
 from holdfast.runtime.net.network import Network, is_open
 from holdfast.runtime.secrets import shelter_of
@@ -47,7 +48,7 @@ STEP_DIGITS = 3  # Significant ones, of a step's time.
 
 AGE_DECIMALS = 1  # Of a heartbeat's age, in seconds: it is seconds old when it is read.
 
-MEMBERS = 4096  # Names of members that a report may have.
+MEMBERS = MANY["members"]  # Names of members that a report may have.
 
 
 class SupervisorLink(Component):
@@ -56,9 +57,16 @@ class SupervisorLink(Component):
     notes = (Event,)
 
     def __init__(
-        self, around: Surroundings, control: ControlHandler, *, secret: bytes, progress: Callable[[int], dict[str, object]]
+        self,
+        around: Surroundings,
+        control: ControlHandler,
+        *,
+        secret: bytes,
+        own: bytes,
+        progress: Callable[[int], dict[str, object]],
     ) -> None:
-        """`secret`: the supervisor's. `progress`: what is known of a local rank's."""
+        """`secret`: the supervisor's. `own`: the job's, which shows it whose job this is; empty: nothing does. `progress`: what
+        is known of a local rank's."""
         config, host = around.config, around.host
         self.config, self.outer, self.control, self.group = config, host, control, around.node.group
         self.around = around
@@ -67,7 +75,7 @@ class SupervisorLink(Component):
         identity = Identity(FLEET, secret)
         shelter = shelter_of(config.tls_cert, config.tls_key, config.tls_ca)
         self.network = Network(self.inner, identity, ("", 0), shelter=shelter, family=FleetMessage)
-        self.reporter = self.group.join.node
+        self.reporter, self.proof = self.group.join.node, Identity(config.rdzv_id, own).name_proof
         haste = 0.5 + os.urandom(1)[0] / 512
         self.uplink = Uplink(self.reporter, *config.supervisors, now=host.now(), haste=haste)
         self.told: Standing | None = None
@@ -148,7 +156,7 @@ class SupervisorLink(Component):
 
     def _failed(self, failure: Failure) -> None:
         kind = "hang" if failure.cause in (Cause.HUNG, Cause.WATCHDOG, Cause.STUCK) else "worker"
-        cause = "oom" if failure.oom not in ("", NO_OOM_KILL) else str(failure.cause)
+        cause = "injected" if failure.injected else "oom" if failure.oom not in ("", NO_OOM_KILL) else str(failure.cause)
         self._trouble(kind, describe(failure), round=failure.round, rank=failure.rank, cause=cause)
 
     def _trouble(self, kind: str, what: str, **more: Any) -> None:
@@ -183,6 +191,7 @@ class SupervisorLink(Component):
             name=group.join.name,
             domain=group.join.domain or "",
             job=self.config.rdzv_id,
+            proof=self.proof,
             life=group.join.life,
             state="ended" if self.outcome else group.phase.value,
             round=group.round,

@@ -12,7 +12,7 @@ from itertools import count
 
 from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
 from holdfast.core.value import replace
-from holdfast.core.wire.fleet import Alive, Bye, Did, FleetMessage, Heard, Heed, Order, Standing, Trouble
+from holdfast.core.wire.fleet import Alive, Bye, Did, FleetMessage, Heard, Heed, NotHeard, Order, Standing, Trouble
 from holdfast.core.wire.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 
 FIRST_S, LONGEST_S, REFUSED_S = 0.1, 5.0, 60.0
@@ -52,9 +52,10 @@ class Uplink:
         `links`: numbers for its links, from 1 on, which uplinks of one network share."""
         self.reporter, self.endpoints, self.haste = reporter, (endpoint, *others), haste
         self.at = 0  # Which of them is tried.
-        self.failed = 0  # Attempts since a link stood.
-        self.links, self.link = links or count(1), 0  # `link`: the number of the newest.
+        self.failed = 0  # Attempts since one of them has heeded us.
+        self.links, self.link = links or count(1), 0  # `link`: the number of the newest; 0: it is lost.
         self.is_up = False
+        self.is_heeded = False  # Over this link.
         self.pause_s = FIRST_S
         self.connect_at = now  # NEVER: we are connected, or are being.
         self.beat_s, self.beat_at = NEVER, NEVER
@@ -95,11 +96,10 @@ class Uplink:
     def observe(self, seen: Observation, now: float) -> list[Action]:
         match seen:
             case LinkUp(link=link) if link == self.link:
-                self.is_up, self.pause_s, self.unheard, self.said = True, FIRST_S, None, ""
-                self.failed, self.answer_by = 0, NEVER
+                self.is_up, self.unheard, self.answer_by = True, None, NEVER
                 return self._report(now) + self._repeat()
             case LinkDown(link=link) if link == self.link:
-                return self._lost(seen, now)
+                return self._lost(f"is not heard ({seen.reason})", now, final=seen.final)
             case Arrived(link=link, message=message) if link == self.link:
                 return self._told(message, now)
             case Tick():
@@ -113,6 +113,7 @@ class Uplink:
         match message:
             case Heed(lease_s=lease_s, generation=generation):
                 self.generation = max(generation, self.generation)
+                self.is_heeded, self.failed, self.pause_s, self.said = True, 0, FIRST_S, ""
                 self.beat_s = lease_s / BEATS
                 self.beat_at = now + self.beat_s
                 # Where nothing is owed, it has taken us for lost meanwhile, and forgotten what we said.
@@ -121,6 +122,8 @@ class Uplink:
                 return self._heard(number, now)
             case Order():
                 return self._ordered(message)
+            case NotHeard(reason=reason):
+                return [HangUp(link=self.link), *self._lost(f"refuses this node: {reason}", now, final=True)]
         return []
 
     def _heard(self, number: int, now: float) -> list[Action]:
@@ -149,7 +152,7 @@ class Uplink:
             self.answer_by = now + self._patience_s() if len(self.endpoints) > 1 else NEVER
             return [Connect(link=self.link, endpoint=self.endpoints[self.at])]
         if now >= self.answer_by:
-            hung = LinkDown(link=self.link, reason=f"it has not answered for {self._patience_s():g} s")
+            hung = f"is not heard (it has not answered for {self._patience_s():g} s)"
             return [HangUp(link=self.link), *self._lost(hung, now)]
         if now >= self.beat_at:
             self.beat_at = now + self.beat_s
@@ -158,21 +161,22 @@ class Uplink:
             return self._say(Alive(node=self.reporter))
         return []
 
-    def _lost(self, lost: LinkDown, now: float) -> list[Action]:
-        self.failed += not self.is_up
-        self.is_up, self.unheard = False, None
+    def _lost(self, why: str, now: float, *, final: bool = False) -> list[Action]:
+        self.failed += final or not self.is_heeded
+        self.is_up, self.is_heeded, self.unheard = False, False, None
+        self.link = 0  # that it is closed is no news, and does not shorten the pause
         self.beat_at = self.answer_by = NEVER
         self.at = (self.at + 1) % len(self.endpoints)
         if self.failed % len(self.endpoints):
             self.connect_at = now  # another may lead
             return []
-        self.connect_at = now + self.haste * (REFUSED_S if lost.final else self.pause_s)
+        self.connect_at = now + self.haste * (REFUSED_S if final else self.pause_s)
         self.pause_s = min(LONGEST_S, 2 * self.beat_s, 2 * self.pause_s)  # it is soon told who is lost
-        said = f"the supervisor at {' or '.join(self.endpoints)} is not heard ({lost.reason}); the job goes on without it"
+        said = f"the supervisor at {' or '.join(self.endpoints)} {why}; the job goes on without it"
         if said == self.said:
             return []
         self.said = said
-        return [Say(text=said, level="warning" if lost.final else "info")]
+        return [Say(text=said, level="warning" if final else "info")]
 
     def _patience_s(self) -> float:
         return ANSWER_S if len(self.endpoints) == 1 else min(SOON_S, 2 * self.beat_s)

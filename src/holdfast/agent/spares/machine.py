@@ -14,23 +14,8 @@ each of which has begun sooner than a cold start would.
 
 from __future__ import annotations
 
+from holdfast.agent.spares import messages
 from holdfast.agent.spares.import_list import contradiction
-from holdfast.agent.spares.messages import (
-    EndSpare,
-    Lost,
-    Made,
-    MakeSpare,
-    Ready,
-    RoundBegan,
-    RoundEnds,
-    RoundOver,
-    StandingBy,
-    StartWith,
-    Survey,
-    Surveyed,
-    Used,
-    WorkerDue,
-)
 from holdfast.agent.spares.state import Phase, Slot, SlotState, State
 from holdfast.core.job.events import SpareLost, SpareReady
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Tick
@@ -78,29 +63,29 @@ class Spares:
 def step(state: State, seen: Observation, now: float) -> Step:
     """The table of transitions."""
     match state.phase, seen:
-        case _, RoundBegan():
+        case _, messages.RoundBegan():
             return replace(state, phase=Phase.STARTING, quiet_since=now, modules=-1, look_at=now + SURVEY_S), []
-        case _, StandingBy():
+        case _, messages.StandingBy():
             return replace(state, phase=Phase.STANDING_BY, look_at=now), []
-        case _, RoundEnds():
+        case _, messages.RoundEnds():
             return replace(state, look_at=min(state.look_at, now + SURVEY_S)), []
-        case _, RoundOver():
+        case _, messages.RoundOver():
             return replace(state, phase=Phase.IDLE), []
         case Phase.IDLE, Tick() if not state.slots_in(SlotState.WAITING):
             return replace(state, look_at=NEVER), []
         case _, Tick():
-            return replace(state, look_at=NEVER), [Survey()]
-        case _, Surveyed():
+            return replace(state, look_at=NEVER), [messages.Survey()]
+        case _, messages.Surveyed():
             return _surveyed(state, seen, now)
-        case _, Made():
+        case _, messages.Made():
             return _made(state, seen, now), []
-        case _, Ready():
+        case _, messages.Ready():
             return _ready(state, seen, now)
-        case _, Lost(pid=pid, reason=reason):
+        case _, messages.Lost(pid=pid, reason=reason):
             return _lost(state, pid, reason, now)
-        case _, WorkerDue():
+        case _, messages.WorkerDue():
             return _chosen(state, seen)
-        case _, Used(pid=pid, trouble=trouble):
+        case _, messages.Used(pid=pid, trouble=trouble):
             return _used(state, pid, trouble), []
     raise AssertionError(f"spares are never shown {seen!r}")
 
@@ -108,7 +93,7 @@ def step(state: State, seen: Observation, now: float) -> Step:
 # --- making and keeping -----------------------------------------------------------------------------------------------------
 
 
-def _surveyed(state: State, seen: Surveyed, now: float) -> Step:
+def _surveyed(state: State, seen: messages.Surveyed, now: float) -> Step:
     if seen.between:
         state = replace(state, phase=Phase.IDLE)
     if state.phase is Phase.STARTING:
@@ -126,7 +111,7 @@ def _surveyed(state: State, seen: Surveyed, now: float) -> Step:
     return state, actions
 
 
-def _weeded(state: State, seen: Surveyed, now: float) -> Step:
+def _weeded(state: State, seen: messages.Surveyed, now: float) -> Step:
     actions: list[Action] = []
     for slot in state.slots_in(SlotState.WAITING):
         if why := _worn_out(slot, seen.sizes.get(slot.pid, 0), now):
@@ -150,7 +135,7 @@ def _worn_out(slot: Slot, size_bytes: int, now: float) -> str:
     return ""
 
 
-def _more(state: State, seen: Surveyed) -> Step:
+def _more(state: State, seen: messages.Surveyed) -> Step:
     """As many as may be made now."""
     known = max((slot.size_bytes for slot in state.slots), default=0)
     importing, each = len(state.slots_in(SlotState.IMPORTING)), known or GUESS_BYTES
@@ -163,18 +148,18 @@ def _more(state: State, seen: Surveyed) -> Step:
         fitting = wanted[: max(0, int(room // each))]
     if len(fitting) < len(wanted):
         state = state.changed(wanted[len(fitting)], trouble=_short(seen))
-    return state, [MakeSpare(slot=slot.number, local_rank=slot.local_rank) for slot in fitting]
+    return state, [messages.MakeSpare(slot=slot.number, local_rank=slot.local_rank) for slot in fitting]
 
 
-def _reserve(seen: Surveyed) -> float:
+def _reserve(seen: messages.Surveyed) -> float:
     return max(LEAST_ROOM * seen.total_bytes, LEAST_ROOM_BYTES)
 
 
-def _short(seen: Surveyed) -> str:
+def _short(seen: messages.Surveyed) -> str:
     return f"memory is short: {seen.room_bytes // MiB} MiB are left on this host"
 
 
-def _made(state: State, made: Made, now: float) -> State:
+def _made(state: State, made: messages.Made, now: float) -> State:
     slot = state.slots[made.slot]
     if made.pid < 0:
         return replace(state, failures=state.failures + 1).emptied(slot, made.trouble)
@@ -182,7 +167,7 @@ def _made(state: State, made: Made, now: float) -> State:
     return state.changed(slot, state=SlotState.IMPORTING, pid=made.pid, since=now, trouble=why, guessed=guessed)
 
 
-def _ready(state: State, seen: Ready, now: float) -> Step:
+def _ready(state: State, seen: messages.Ready, now: float) -> Step:
     if (slot := state.slot_of(seen.pid)) is None:
         return state, []
     state = state.changed(slot, state=SlotState.WAITING, reads=seen.reads, size_bytes=seen.size_bytes)
@@ -207,7 +192,7 @@ def _lost(state: State, pid: int, reason: str, now: float) -> Step:
 
 def _ended(state: State, slot: Slot, why: str) -> Step:
     state, actions = _gone(state, slot, why)
-    return state, [EndSpare(pid=slot.pid), *actions]
+    return state, [messages.EndSpare(pid=slot.pid), *actions]
 
 
 def _gone(state: State, slot: Slot, why: str) -> Step:
@@ -222,7 +207,7 @@ def _gone(state: State, slot: Slot, why: str) -> Step:
 # --- using ------------------------------------------------------------------------------------------------------------------
 
 
-def _chosen(state: State, due: WorkerDue) -> Step:
+def _chosen(state: State, due: messages.WorkerDue) -> Step:
     """A spare for this worker, or why it starts cold."""
     places = [slot for slot in state.slots if state.fork or slot.local_rank == due.local_rank]
     trouble = places[0].trouble if places else "there are fewer spares than workers"
@@ -231,11 +216,11 @@ def _chosen(state: State, due: WorkerDue) -> Step:
             continue
         why = contradiction(due.changed[slot.pid], slot.reads)
         if not why:
-            return state.changed(slot, vain=False), [StartWith(pid=slot.pid)]
+            return state.changed(slot, vain=False), [messages.StartWith(pid=slot.pid)]
         why += "; this node had no rank yet" * slot.guessed
         state = state.changed(slot, vain=True, stale=why, trouble=why)
         trouble = why if slot is places[0] else trouble
-    return state, [StartWith(pid=-1, cold_because=trouble)]
+    return state, [messages.StartWith(pid=-1, cold_because=trouble)]
 
 
 def _used(state: State, pid: int, trouble: str) -> State:

@@ -18,24 +18,9 @@ from itertools import accumulate
 from holdfast.agent.component import Component
 from holdfast.agent.group.messages import ImportsKnown, SparesAwaited
 from holdfast.agent.logs.attempt_logs import RankLogs
+from holdfast.agent.spares import messages
 from holdfast.agent.spares.import_list import at_load, differences, is_line, merged
 from holdfast.agent.spares.machine import Spares
-from holdfast.agent.spares.messages import (
-    EndSpare,
-    Lost,
-    Made,
-    MakeSpare,
-    Ready,
-    RoundBegan,
-    RoundEnds,
-    RoundOver,
-    StandingBy,
-    StartWith,
-    Survey,
-    Surveyed,
-    Used,
-    WorkerDue,
-)
 from holdfast.agent.spares.state import Phase, SlotState, no_spares
 from holdfast.agent.workers import launch
 from holdfast.core.config.config import RunConfig
@@ -120,13 +105,13 @@ class SparePool(Component):
 
     def begin_round(self, assigned: Assigned, started: Sequence[Observation]) -> list[Observation]:
         self.told = 0
-        self._show(RoundBegan())
+        self._show(messages.RoundBegan())
         return []
 
     def recorded(self, event: Event, at_unix: float) -> None:
         """See `Component`: the workers are being ended, or end by themselves."""
         self.patience_s = ANSWER_S  # `begin_round` may come late: rounds may follow each other faster than an agent settles
-        self._show(RoundEnds())
+        self._show(messages.RoundEnds())
 
     def stand_by(self, modules: Iterable[str]) -> None:
         """This node waits for a place; other nodes' workers have imported these."""
@@ -138,7 +123,7 @@ class SparePool(Component):
         for local_rank in range(self.config.nproc_per_node):
             env = launch.environment(self.config, environ, place, local_rank, error_file="", paged=True)
             self.given[local_rank] = launch.command(self.config, local_rank), env, None
-        self._show(StandingBy())
+        self._show(messages.StandingBy())
 
     @property
     def due_at(self) -> float:
@@ -187,7 +172,7 @@ class SparePool(Component):
             for pid, one in self.parked.items()
             if self.fork or one.local_rank == local_rank
         }
-        found = self._show(WorkerDue(local_rank=local_rank, changed=changed))
+        found = self._show(messages.WorkerDue(local_rank=local_rank, changed=changed))
         assert found is not None
         pid = found.pid
         if pid < 0:
@@ -197,7 +182,7 @@ class SparePool(Component):
         if not why:
             changes = [os.fsencode(name if new is None else f"{name}={new}") for name, (_, new) in changed[pid].items()]
             taken, why = self._hand_over(pid, one, b"\0".join([b"become", orders.encode(), *changes]), fds)
-        self._show(Used(pid=pid, trouble=why))
+        self._show(messages.Used(pid=pid, trouble=why))
         if why:
             self._drop(pid)
             return None, why
@@ -242,18 +227,18 @@ class SparePool(Component):
 
     # --- carrying out ---------------------------------------------------------------------------------------------------
 
-    def _show(self, seen: Observation) -> StartWith | None:
+    def _show(self, seen: Observation) -> messages.StartWith | None:
         """Carry out what follows; the answer to `WorkerDue`."""
         found = None
         for action in self.machine.observe(seen, self.host.now()):
             match action:
-                case Survey():
+                case messages.Survey():
                     self._show(self._survey())
-                case MakeSpare(slot=slot, local_rank=local_rank):
+                case messages.MakeSpare(slot=slot, local_rank=local_rank):
                     self._make(slot, local_rank)
-                case EndSpare(pid=pid):
+                case messages.EndSpare(pid=pid):
                     self._drop(pid)
-                case StartWith():
+                case messages.StartWith():
                     found = action
                 case Record() | Say():
                     self.perform([action])
@@ -266,7 +251,7 @@ class SparePool(Component):
         stands_by = self.machine.state.phase is Phase.STANDING_BY
         between = self.between() and not stands_by
         if len(pages) < self.config.nproc_per_node and not stands_by and not between:
-            return RoundOver()
+            return messages.RoundOver()
         count = 0
         for pid, child in self.host.children.items():
             if child.page is not None:
@@ -276,7 +261,7 @@ class SparePool(Component):
                 self.loaded[local_rank] = merged(self.loaded.get(local_rank, []), lines)
         room, total = room_bytes()
         waiting = [slot.pid for slot in self.machine.state.slots_in(SlotState.WAITING)]
-        return Surveyed(
+        return messages.Surveyed(
             reached=all(page is not None and page.pid for page in pages),
             between=between,
             beating=all(page is not None and page.beats for page in pages),
@@ -317,13 +302,13 @@ class SparePool(Component):
         except (StartError, OSError) as error:
             if link is not None:
                 link.close()
-            self._show(Made(slot=slot, trouble=str(error)))
+            self._show(messages.Made(slot=slot, trouble=str(error)))
             return
         finally:
             for fd in opened:
                 os.close(fd)
         self.parked[pid] = ParkedSpare(local_rank, argv, env, link, captured=kept)
-        self._show(Made(slot=slot, pid=pid))
+        self._show(messages.Made(slot=slot, pid=pid))
         self.host.watch(link.fileno(), select.EPOLLIN, lambda events: self._heard(pid))
 
     def _heard(self, pid: int) -> list[Observation]:
@@ -340,7 +325,7 @@ class SparePool(Component):
                 self._end(pid, f"it cannot be forked: its imports have started {int(threads) - 1} threads")
             else:
                 size = self._size(pid)
-                ready = Ready(pid=pid, import_s=float(import_s), reads=frozenset(reads), until=until, size_bytes=size)
+                ready = messages.Ready(pid=pid, import_s=float(import_s), reads=frozenset(reads), until=until, size_bytes=size)
                 self._show(ready)
         elif word:
             self._end(pid, said[0] if said else word)
@@ -354,12 +339,12 @@ class SparePool(Component):
 
     def _gone(self, pid: int, exitcode: int) -> list[Observation]:
         self._forget(pid)
-        self._show(Lost(pid=pid, reason=f"it ended with {exitcode}"))
+        self._show(messages.Lost(pid=pid, reason=f"it ended with {exitcode}"))
         return []
 
     def _end(self, pid: int, why: str) -> None:
         self._drop(pid)
-        self._show(Lost(pid=pid, reason=why))
+        self._show(messages.Lost(pid=pid, reason=why))
 
     def _drop(self, pid: int) -> None:
         """Kill it; its end is noticed like any other."""

@@ -54,6 +54,7 @@ class Keep:
 
     def __init__(self) -> None:
         self.file = shm.nameless_file("holdfast-replicas")
+        shm.keep_length(self.file)
         self.base_rank, self.ranks = -1, 0  # Of the node that sends to it, or sent last: its first rank, and how many.
         self.round = -1  # In which that one began to.
         self.coming: dict[int, Filling] = {}  # What comes, or came last, for each rank of that node.

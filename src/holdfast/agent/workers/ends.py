@@ -11,9 +11,10 @@ from holdfast.agent.disk_thread import DiskThread
 from holdfast.agent.group.messages import Ended
 from holdfast.agent.logs.attempt_logs import AttemptLogs
 from holdfast.agent.workers import error_files
-from holdfast.core.job.failure import Evidence
+from holdfast.core.job.failure import NO_OOM_KILL, Evidence
 from holdfast.core.machine import NEVER, Observation
 from holdfast.core.processes import LastSigns
+from holdfast.core.signals import signal
 from holdfast.core.value import replace
 from holdfast.runtime.host import Host
 
@@ -26,19 +27,23 @@ class End(NamedTuple):
     """A worker's process is dying, or gone."""
 
     local_rank: int
+    pid: int
     exitcode: int
     gone: bool
     at_unix: float
     last: LastSigns
     oom: str = ""  # As `Failure.oom`.
+    injected: str = ""  # What is played on it for practice, as `Failure.injected`.
 
     def told(self, left: Evidence) -> Ended:
         """With what its rank has left on disk."""
         if self.exitcode != 0:
             last = self.last
             seen = {"last_words": last.words, "last_line": last.line, "ending": last.ending, "booted": last.booted}
-            left = replace(left, became=last.became, oom=self.oom, **seen)
-        return Ended(local_rank=self.local_rank, exitcode=self.exitcode, gone=self.gone, at_unix=self.at_unix, evidence=left)
+            injected = self.injected if self.exitcode == -signal.SIGKILL and self.oom in ("", NO_OOM_KILL) else ""
+            left = replace(left, became=last.became, oom=self.oom, injected=injected, **seen)
+        i, pid, code = self.local_rank, self.pid, self.exitcode
+        return Ended(local_rank=i, pid=pid, exitcode=code, gone=self.gone, at_unix=self.at_unix, evidence=left)
 
 
 class Ends:

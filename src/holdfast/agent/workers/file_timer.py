@@ -60,10 +60,6 @@ class Timers:
             for expires, (pid, scope), signum in over
         ]
 
-    def forget_all(self) -> None:
-        """The workers that set them are gone."""
-        self.armed.clear()
-
 
 class Watchdog(Component):
     """The pipe and its timers."""
@@ -103,7 +99,7 @@ class Watchdog(Component):
 
     def forget_timers(self) -> None:
         """The workers that set timers are gone."""
-        self.timers.forget_all()
+        self.timers.armed.clear()
 
     def close(self) -> None:
         os.close(self.fd)

@@ -21,6 +21,8 @@ from holdfast.core.wire.messages import Assigned
 
 STASH, AGREED = "HOLDFAST_STASH", "HOLDFAST_STASH_AGREED"
 """As in `core.page.stash`, which is not loaded before somebody stashes something."""
+STATE_STEP = "HOLDFAST_STATE_STEP"
+"""For `client.in_place.lives`: the step that all ranks go on from. Not set: they see when they have met."""
 
 PAGE_AT = 100
 """The worker's descriptor of its page, until the bootstrap has mapped it: above any that a shell's redirections use."""
@@ -120,6 +122,10 @@ def environment(
         env["HOLDFAST_NODE_HEALTH_CHECK_ENDPOINT"] = config.ft.node_health_check_endpoint
     if config.omp_num_threads:
         env["OMP_NUM_THREADS"] = config.omp_num_threads
+    if assigned.state_step is not None:
+        env[STATE_STEP] = str(assigned.state_step)
+    else:
+        env.pop(STATE_STEP, None)  # the agent may be the child of a worker of another job
     if stash >= 0:
         env[STASH] = f"/proc/{os.getpid()}/fd/{stash}:{local_rank}:{config.stash_limit}"
         every = config.stash_dir_every * bool(config.stash_dir)
@@ -182,7 +188,7 @@ def worker_env(
 def bootstrap_env(env: Mapping[str, str], *, page_fd: int) -> dict[str, str]:
     """`env`, and what a Python worker's bootstrap needs: its page is at `page_fd`. A plain copy where that cannot be
     reached."""
-    if not can_bootstrap():
+    if os.pathsep in BOOT_DIR:  # PYTHONPATH cannot express it
         return dict(env)
     ours = {PAGE_FD: str(page_fd), "PYTHONPATH": BOOT_DIR}
     theirs = env.get("PYTHONPATH")
@@ -203,11 +209,6 @@ def next_life(before: Mapping[str, str], env: Mapping[str, str], stdout: str | N
 def spare_env(env: Mapping[str, str], *, fd: int, agent: int, hook: int) -> dict[str, str]:
     """`env`, a worker's from `bootstrap_env`, made that of a spare, which has no page yet but a socket at `fd`."""
     return {name: value for name, value in env.items() if name != PAGE_FD} | {SPARE: f"{fd},{agent},{hook}"}
-
-
-def can_bootstrap() -> bool:
-    """False where Holdfast is installed under a path that PYTHONPATH cannot express (one with a colon)."""
-    return os.pathsep not in BOOT_DIR
 
 
 def page_at() -> int:

@@ -20,24 +20,9 @@ from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Tick
 from holdfast.core.processes import ProcessDying, ProcessErred, ProcessGone
 from holdfast.core.value import fields_of
 from holdfast.core.wire.messages import Assigned
+from holdfast.monitor import messages
 from holdfast.monitor.log_progress import LogProgress
 from holdfast.monitor.machine import Monitor
-from holdfast.monitor.messages import (
-    AskGpus,
-    FaultPlayed,
-    GpusSeen,
-    Inform,
-    MeasureRanks,
-    Overdue,
-    PaceHeard,
-    RankGone,
-    RankMeasured,
-    RankSeen,
-    RanksMeasured,
-    RankStarted,
-    RoundBegan,
-    SeeRanks,
-)
 from holdfast.runtime.hardware import nvidia
 from holdfast.runtime.host import Host
 from holdfast.runtime.process import process
@@ -117,21 +102,21 @@ class Monitoring(Component):
 
     def recorded(self, event: Event, at_unix: float) -> None:
         """See `Component`: a fault that was played is over."""
-        self._guarded(lambda: self._show(FaultPlayed()))
+        self._guarded(lambda: self._show(messages.FaultPlayed()))
 
     def _over(self, pid: int) -> None:
         local_rank = next((local_rank for local_rank, one in self.ranks.items() if one.pid == pid), None)
         if local_rank is not None:
             self._close_log(self.ranks.pop(local_rank))
             if self.ranks:
-                self._guarded(lambda: self._show(RankGone(local_rank=local_rank)))
+                self._guarded(lambda: self._show(messages.RankGone(local_rank=local_rank)))
             else:
                 self.due_at = NEVER  # there is nothing to watch any more
 
     def heed(self, job_s: Mapping[str, float], busy_s: float) -> None:
         """The coordinator says what the whole job needs, and for how long to wait for another node."""
         self.job_s = job_s
-        self._guarded(lambda: self._show(PaceHeard(job_s=dict(job_s), busy_s=busy_s)))
+        self._guarded(lambda: self._show(messages.PaceHeard(job_s=dict(job_s), busy_s=busy_s)))
 
     def due(self) -> list[Observation]:
         now = self.host.now()
@@ -143,7 +128,7 @@ class Monitoring(Component):
             self.gpus_at = now + GPUS_LOOK_S
             if self.gpus or now >= self.gpus_until:
                 busy, self.gpus_at = self.gpus.pop() if self.gpus else None, NEVER
-                answer = self._guarded(lambda: self._show(GpusSeen(busy=busy)))
+                answer = self._guarded(lambda: self._show(messages.GpusSeen(busy=busy)))
         return answer + self._guarded(lambda: self._show(Tick()))
 
     def shown(self, local_rank: int) -> dict[str, object]:
@@ -195,26 +180,26 @@ class Monitoring(Component):
 
     def _begin(self) -> list[Observation]:
         ranks = self.ranks.items()
-        started = [RankStarted(local_rank=i, rank=one.rank, started_at=one.started_at) for i, one in ranks]
-        return [found for seen in (RoundBegan(job_s=dict(self.job_s)), *started) for found in self._show(seen)]
+        started = [messages.RankStarted(local_rank=i, rank=one.rank, started_at=one.started_at) for i, one in ranks]
+        return [found for seen in (messages.RoundBegan(job_s=dict(self.job_s)), *started) for found in self._show(seen)]
 
     def _show(self, seen: Observation) -> list[Observation]:
         """Show the monitor something, and carry out what it asks for; what there is for the group."""
         found: list[Observation] = []
         for action in self.monitor.observe(seen, self.host.now()):
             match action:
-                case SeeRanks(local_ranks=local_ranks):
+                case messages.SeeRanks(local_ranks=local_ranks):
                     for local_rank in local_ranks:
                         found += self._show(self._see(local_rank))
-                case MeasureRanks(local_ranks=local_ranks):
-                    found += self._show(RanksMeasured(ranks=tuple(map(self._measure, local_ranks))))
-                case AskGpus():
+                case messages.MeasureRanks(local_ranks=local_ranks):
+                    found += self._show(messages.RanksMeasured(ranks=tuple(map(self._measure, local_ranks))))
+                case messages.AskGpus():
                     self._ask_gpus()
-                case Overdue(local_rank=local_rank, reason=reason, silent_s=silent_s):
+                case messages.Overdue(local_rank=local_rank, reason=reason, silent_s=silent_s):
                     at_unix = self.host.unix()
                     pid = self.ranks[local_rank].pid
                     found.append(Hung(local_rank=local_rank, pid=pid, reason=reason, at_unix=at_unix, quiet_s=silent_s))
-                case Inform():
+                case messages.Inform():
                     self.known_s = action.longest_s
                     found.append(PaceKnown(**fields_of(action)))
                 case Record() | Say():
@@ -235,7 +220,7 @@ class Monitoring(Component):
         if watched.log is not None:  # in the thread that may be reading it
             self.reader.do(watched.log.close)
 
-    def _see(self, local_rank: int) -> RankSeen:
+    def _see(self, local_rank: int) -> messages.RankSeen:
         watched = self.ranks[local_rank]
         if (log := watched.log) is not None:
             self.reader.do(log.look)
@@ -243,8 +228,8 @@ class Monitoring(Component):
         child = self.host.children.get(watched.pid)
         signs = child.page.signs() if child is not None and child.page is not None else None
         if log is None:
-            return RankSeen(local_rank=local_rank, signs=signs)
-        return RankSeen(
+            return messages.RankSeen(local_rank=local_rank, signs=signs)
+        return messages.RankSeen(
             local_rank=local_rank,
             signs=signs,
             logged_at=watched.logged_at,
@@ -254,10 +239,10 @@ class Monitoring(Component):
             is_whole=not self.reader.is_late or (signs is not None and signs.beats > 0 and not watched.lines),
         )
 
-    def _measure(self, local_rank: int) -> RankMeasured:
+    def _measure(self, local_rank: int) -> messages.RankMeasured:
         pid = self.ranks[local_rank].pid
         cpu_s, io_bytes = process.spent(pid)
-        return RankMeasured(local_rank=local_rank, cpu_s=cpu_s, io_bytes=io_bytes, state=process.state(pid) or "")
+        return messages.RankMeasured(local_rank=local_rank, cpu_s=cpu_s, io_bytes=io_bytes, state=process.state(pid) or "")
 
     def _ask_gpus(self) -> None:
         answer: list[bool | None] = []

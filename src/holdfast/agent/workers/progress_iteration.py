@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.agent.group.messages import Reached
+from holdfast.core.page.signs import MOST
 from holdfast.core.processes import ProcessGone
 from holdfast.telemetry.record.io_thread import IoThread
 
@@ -45,7 +46,7 @@ class ProgressIteration:
             return Reached(reached=self._read(self.path))
         if told is not None or counted is None:
             return Reached(reached=told)
-        self.driven += counted
+        self.driven = min(self.driven + counted, MOST)
         return Reached(reached=self.driven)
 
     def _read(self, path: str) -> int | None:
@@ -56,7 +57,7 @@ class ProgressIteration:
             with open(path, "rb") as file:
                 text = file.read(MOST_BYTES)
             try:
-                found.append(int(text))
+                found.append(max(-MOST, min(int(text), MOST)))
             except ValueError:
                 raise OSError(0, f"it does not hold a whole number: {text[:40]!r}") from None
 

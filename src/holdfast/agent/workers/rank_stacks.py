@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from holdfast.agent.workers.workers import Workers
 from holdfast.core.job.failure import ASLEEP, Position, Reached
 from holdfast.core.machine import NEVER
-from holdfast.core.page.signs import Signs
+from holdfast.core.page.signs import MOST, Signs
 from holdfast.core.page.stack_text import is_whole, main_thread, waits, where
 from holdfast.core.signals import signal
 from holdfast.runtime.process.kernel_view import kernel_view
@@ -155,13 +155,14 @@ class Rank:
             local_rank=self.local_rank,
             pid=self.pid,
             step=self.logged[0] if signs.step is None else signs.step,
-            sections=sum(one.count for one in signs.sections),
+            sections=min(sum(one.count for one in signs.sections), MOST),
             section=opened[-1][1] if opened else "",
             quiet_s=self._quiet_s(now),
             state=self.state,
             where=where(frames),
             waits=waits(frames),
             reached=self.reached,
+            injected=self.workers.injected.get(self.pid, ""),
             stacks_path=stacks_path,
         )
 

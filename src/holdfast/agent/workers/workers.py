@@ -11,19 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from holdfast.agent.component import Component
 from holdfast.agent.disk_thread import DiskThread
-from holdfast.agent.group.messages import (
-    TOO_LATE,
-    ControlAsked,
-    Ending,
-    LimitsKnown,
-    Lives,
-    PortHeld,
-    Started,
-    StartFailed,
-    Stashed,
-    StashedOnDisk,
-    Stuck,
-)
+from holdfast.agent.group import messages
 from holdfast.agent.logs import attempt_logs as logs
 from holdfast.agent.logs.app_log import AppLogs
 from holdfast.agent.logs.attempt_logs import AttemptLogs, RankLogs
@@ -66,6 +54,7 @@ if TYPE_CHECKING:
     from holdfast.agent.logs.sender import Upstream
     from holdfast.agent.states.state_disk import StateDisk
     from holdfast.agent.states.state_replication import Replicas
+    from holdfast.core.page.in_memory import Holding
 
 ASK_S = 0.01
 """Seconds after a signal until workers are asked where they are: a script that handles the signal does not show it itself."""
@@ -136,6 +125,8 @@ class Workers(Component):
         self.unfollowed: Assigned | None = None  # The round of workers that run unfollowed so far.
         self.local_ranks: dict[int, int] = {}  # pid → local rank
         self.let_go: set[int] = set()  # Pids of those that have let go of the round, and wait for the next.
+        self.left: dict[int, Holding] = {}  # Local rank → what is known of the state of one that is gone.
+        self.has_told = False  # What they have in memory.
         self.kept: dict[int, int] = {}  # Local rank → pid, of those that are to begin the round in place.
         self.given: dict[int, tuple[list[str], dict[str, str], RankLogs | None]] = {}
         """Local rank → what its process was started with last: command line, environment, log files (None: none has been)."""
@@ -151,6 +142,7 @@ class Workers(Component):
         """None: workers that are stuck in the kernel are not looked for."""
         self.ending: Sleepers | None = None  # Of workers that are to end. None: none is.
         self.deaf: set[int] = set()  # Pids of those that were found so, and are not waited for.
+        self.injected: dict[int, str] = {}  # Pid → as `Failure.injected`.
         self.to_start = Unstarted(None, [])  # Of the present round.
         self.port_at = NEVER  # When to try again to hold a port.
         self.stash = -1
@@ -160,10 +152,10 @@ class Workers(Component):
         """Hold a port, and say how far the job is."""
         return [self.hold_port(), *([self.job_progress.reached()] if self.job_progress is not None else [])]
 
-    def hold_port(self) -> PortHeld:
+    def hold_port(self) -> messages.PortHeld:
         """Hold a port for the round to come, in case this node gets group rank 0 in it."""
         self.ports.append(hold_port())
-        return PortHeld(master_port=self.ports[-1].getsockname()[1])
+        return messages.PortHeld(master_port=self.ports[-1].getsockname()[1])
 
     def open_logs(self, assigned: Assigned) -> list[Observation]:
         """Make the log files of a round's workers; see `LogFiles.open`."""
@@ -184,7 +176,8 @@ class Workers(Component):
         self.attempt = self.files.take()
         self.ends, self.oom_kills = Ends(self.host, self.files.disk), OomKills()
         self.kept = {i: pid for pid, i in self.local_ranks.items() if pid in self.let_go and i in kept}
-        self.local_ranks, self.ending, self.deaf, self.let_go = {}, None, set(), set()
+        self.local_ranks, self.ending, self.deaf, self.let_go, self.left = {}, None, set(), set(), {}
+        self.injected = {}
         self.to_start = Unstarted(assigned, list(range(self.config.nproc_per_node)))
         yield from self._start_all(self.to_start, until)
         self.unfollowed = assigned
@@ -201,7 +194,7 @@ class Workers(Component):
             local_rank = to_start.local_ranks[0]
             try:
                 if until is not None and self.host.now() >= until:
-                    raise StartError(TOO_LATE)
+                    raise StartError(messages.TOO_LATE)
                 started = self._start_one(local_rank, to_start.assigned, environ)
                 to_start.local_ranks.pop(0)
                 yield started
@@ -211,10 +204,10 @@ class Workers(Component):
                     self.host.complain(f"{message}: trying again for {SHORTAGE_S:g} s")
                     return
                 to_start.local_ranks = []
-                yield StartFailed(local_rank=local_rank, message=message, at_unix=self.host.unix())
+                yield messages.StartFailed(local_rank=local_rank, message=message, at_unix=self.host.unix())
         self.files.disk.do(self.attempt.release)
 
-    def _start_one(self, local_rank: int, assigned: Assigned, environ: dict[str, str]) -> Started:
+    def _start_one(self, local_rank: int, assigned: Assigned, environ: dict[str, str]) -> messages.Started:
         try:
             return self._start(local_rank, assigned, environ)
         except OSError as error:
@@ -247,6 +240,7 @@ class Workers(Component):
         if self.stash < 0 and self.config.stash_limit != "0":
             try:
                 self.stash = shm.nameless_file("holdfast-stash")
+                shm.keep_length(self.stash)
             except HoldfastError as error:
                 self.config = replace(self.config, stash_limit="0")
                 self.host.complain(f"{error.what}: no state is stashed")
@@ -255,21 +249,26 @@ class Workers(Component):
         """What this host saw, as the group's observations."""
         match seen:
             case ProcessEnding(pid=pid) if pid in self.local_ranks:
-                return [Ending(local_rank=self.local_ranks[pid], pid=pid, at_unix=self.host.unix())]
+                return [messages.Ending(local_rank=self.local_ranks[pid], pid=pid, at_unix=self.host.unix())]
             case ProcessDying(pid=pid, exitcode=exitcode, last=last) if exitcode != 0 and pid in self.local_ranks:
                 return self._ended(pid, exitcode, last, gone=False)
             case ProcessErred(pid=pid, last=last) if pid in self.local_ranks:
                 return self._ended(pid, 1, last, gone=False)
-            case ProcessGone(pid=pid, exitcode=exitcode, last=last) if pid in self.local_ranks:
-                return [*self._how_far(seen), *self._stashed(), *self._ended(pid, exitcode, last, gone=True)]
+            case ProcessGone(pid=pid, exitcode=exitcode, last=last, moments=moments) if pid in self.local_ranks:
+                # Of the state of one that is gone nothing is there any more. Which part it held is known still.
+                if moments is not None and moments.held is not None:
+                    local_rank, (number, _, part, bits) = self.local_ranks[pid], moments.held
+                    self.left[local_rank] = self._holding(local_rank, (number, -1, part, bits))
+                known = [*self._how_far(seen), *self._in_memory(), *self._stashed()]
+                return [*known, *self._ended(pid, exitcode, last, gone=True)]
             case ProcessLives(pid=pid, in_place=in_place, let_go=let_go) if pid in self.local_ranks:
                 self.let_go = self.let_go | {pid} if let_go else self.let_go - {pid}
-                news = Lives(local_rank=self.local_ranks[pid], pid=pid, in_place=in_place, let_go=let_go)
-                return [*(self._stashed() if let_go else []), news]
+                news = messages.Lives(local_rank=self.local_ranks[pid], pid=pid, in_place=in_place, let_go=let_go)
+                return [*([*self._in_memory(), *self._stashed()] if let_go else []), news]
             case ProcessAsked(pid=pid, kind=kind, reason=reason) if pid in self.local_ranks:
-                return [ControlAsked(local_rank=self.local_ranks[pid], kind=kind, reason=reason)]
+                return [messages.ControlAsked(local_rank=self.local_ranks[pid], kind=kind, reason=reason)]
             case ProcessCalculated(pid=pid, limits_s=limits_s) if pid in self.local_ranks:
-                return [LimitsKnown(limits_s=limits_s)]
+                return [messages.LimitsKnown(limits_s=limits_s)]
             case ProcessEnding() | ProcessDying() | ProcessErred() | ProcessGone():
                 return []
             case ProcessLives() | ProcessAsked() | ProcessCalculated():
@@ -286,15 +285,30 @@ class Workers(Component):
     def _is_any_left(self) -> bool:
         return any(pid in self.host.children for pid in self.local_ranks.keys() - self.deaf - self.let_go)
 
+    def _holding(self, local_rank: int, held: tuple[int, int, int, int]) -> Holding:
+        of = self.to_start.assigned
+        return local_rank, of.base_rank + local_rank, of.world_size, *held
+
+    def _in_memory(self) -> list[Observation]:
+        """What the workers have in memory, once the last has let go or is gone."""
+        if self._is_any_left():
+            return []
+        alive = {pid: self.host.children.get(pid) for pid in self.let_go if pid in self.local_ranks}
+        pages = [(self.local_ranks[pid], child.page) for pid, child in alive.items() if child is not None]
+        holding = [self._holding(i, page.held) for i, page in pages if page is not None and page.held is not None]
+        holding += [one for i, one in self.left.items() if i not in {i for i, _ in pages}]
+        is_news, self.has_told = bool(holding) or self.has_told, bool(holding)
+        return [messages.InMemory(in_memory=tuple(sorted(holding)))] if is_news else []
+
     def _stashed(self) -> list[Observation]:
         """The states that the workers have stashed, once the last is gone."""
-        if self._is_any_left() or not shm.is_written(self.stash):
+        if self._is_any_left() or self.stash < 0 or not os.fstat(self.stash).st_size:
             return []
         mine = held(self.stash, self.config.nproc_per_node)
-        on_disk = [StashedOnDisk(stash_on_disk=self.state_disk.held())] if self.state_disk is not None else []
+        on_disk = [messages.StashedOnDisk(stash_on_disk=self.state_disk.held())] if self.state_disk is not None else []
         if self.replicas is None:
-            return [Stashed(stash=mine), *on_disk]
-        return [Stashed(stash=mine, kept=self.replicas.kept(), stash_at=self.replicas.at), *on_disk]
+            return [messages.Stashed(stash=mine), *on_disk]
+        return [messages.Stashed(stash=mine, kept=self.replicas.kept(), stash_at=self.replicas.at), *on_disk]
 
     def signal(self, local_ranks: Iterable[int], signum: int) -> None:
         """Signal the process groups of some workers."""
@@ -333,7 +347,7 @@ class Workers(Component):
         for sock in self.ports:
             sock.close()
 
-    def _start(self, local_rank: int, assigned: Assigned, environ: dict[str, str]) -> Started:
+    def _start(self, local_rank: int, assigned: Assigned, environ: dict[str, str]) -> messages.Started:
         assert self.attempt is not None
         at, at_unix, files = self.host.now(), self.host.unix(), self.attempt[local_rank]
         if (going_on := self._go_on(local_rank, assigned, environ, files)) is not None:
@@ -349,7 +363,7 @@ class Workers(Component):
         fds = {1: files.stdout_fd, 2: files.stderr_fd} | ({launch.page_at(): page.fd} if page else {})
         pid = spare or self.host.start(argv, env, fds, page, self.config.bindings.get(local_rank))
         self.local_ranks[pid] = local_rank
-        return Started(
+        return messages.Started(
             local_rank=local_rank,
             pid=pid,
             argv=tuple(argv),
@@ -360,7 +374,7 @@ class Workers(Component):
             cold_because=cold_because,
         )
 
-    def _go_on(self, local_rank: int, assigned: Assigned, environ: dict[str, str], files: RankLogs) -> Started | None:
+    def _go_on(self, local_rank: int, assigned: Assigned, environ: dict[str, str], files: RankLogs) -> messages.Started | None:
         """Have the process of the round before begin this one. None: it is gone, or was none."""
         if (pid := self.kept.pop(local_rank, None)) is None:
             return None
@@ -374,7 +388,7 @@ class Workers(Component):
         self.given[local_rank] = argv, env, files
         self.local_ranks[pid] = local_rank
         at, at_unix = self.host.now(), self.host.unix()
-        return Started(
+        return messages.Started(
             local_rank=local_rank, pid=pid, argv=tuple(argv), log_dir=files.dir, at=at, at_unix=at_unix, in_place=True
         )
 
@@ -411,11 +425,11 @@ class Workers(Component):
         yield from self._stuck(self.sleepers, now)
         yield from self._deaf(now)
 
-    def _stuck(self, sleepers: Sleepers | None, now: float) -> list[Stuck]:
+    def _stuck(self, sleepers: Sleepers | None, now: float) -> list[messages.Stuck]:
         if sleepers is None or now < sleepers.look_at:
             return []
         return [
-            Stuck(local_rank=self.local_ranks[pid], pid=pid, asleep_s=asleep_s, at_unix=self.host.unix())
+            messages.Stuck(local_rank=self.local_ranks[pid], pid=pid, asleep_s=asleep_s, at_unix=self.host.unix())
             for pid, asleep_s in sleepers.look(self.host.states(), now)
             if pid in self.local_ranks
         ]
@@ -434,7 +448,8 @@ class Workers(Component):
         for pid in self._pids(seen.local_rank for seen in stuck):
             self.deaf.add(pid)
             self.host.leave(pid)
-        return [*(self._stashed() if stuck and not self._is_any_left() else []), *stuck]
+        is_over = stuck and not self._is_any_left()
+        return [*([*self._in_memory(), *self._stashed()] if is_over else []), *stuck]
 
     # --- stacks ---------------------------------------------------------------------------------------------------------
 
@@ -450,8 +465,13 @@ class Workers(Component):
 
     def _ended(self, pid: int, exitcode: int, last: LastSigns, *, gone: bool) -> list[Observation]:
         assert self.attempt is not None
-        oom = self.oom_kills.of(pid, exitcode)
-        return self.ends.add(End(self.local_ranks[pid], exitcode, gone, self.host.unix(), last, oom), self.attempt)
+        oom, injected = self.oom_kills.of(pid, exitcode), self.injected.get(pid, "")
+        end = End(self.local_ranks[pid], pid, exitcode, gone, self.host.unix(), last, oom, injected)
+        return self.ends.add(end, self.attempt)
+
+    def struck(self, pid: int, what: str) -> None:
+        """A fault is played on that worker: that is to blame if SIGKILL ends it. Empty: it is over."""
+        self.injected[pid] = what
 
     # --- logs -----------------------------------------------------------------------------------------------------------
 

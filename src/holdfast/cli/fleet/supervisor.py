@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import socket
 import sys
 from collections.abc import Iterable
-from shutil import which
 
 from holdfast.cli.arguments import reads
 from holdfast.cli.fleet.notify import checked as notify
 from holdfast.cli.fleet.notify import receivers, receivers_of
-from holdfast.cli.fleet.supervisor_here import folder_of, state_argument, tls_arguments, token_of
+from holdfast.cli.fleet.supervisor_here import folder_of, state_argument, tls_arguments, token_of, words_of
 from holdfast.cli.fleet.web import checked, http_arguments
 from holdfast.cli.node.token import check_token_file
 from holdfast.core.config import grammar
+from holdfast.core.config.grammar import did_you_mean
 from holdfast.core.config.own_options import SUPERVISOR_PORT
 from holdfast.core.errors import HoldfastError, UsageError
+from holdfast.core.wire.fleet import Act
 from holdfast.runtime.net.addresses import is_loopback
 from holdfast.runtime.secrets import shelter_of
 from holdfast.supervisor.fleet.policies import POLICIES, policy
+from holdfast.supervisor.fleet.repairs import LADDER
+from holdfast.supervisor.fleet.state import RepairRules
 from holdfast.supervisor.orchestrator import ORCHESTRATORS, orchestrator
 from holdfast.supervisor.service import Service
 from holdfast.supervisor.standby import lead
@@ -30,6 +32,15 @@ from holdfast.supervisor.web.serve import missing
 from holdfast.telemetry.report.safe_text import plain
 
 HELP = "know the nodes of all jobs, replace those that are not fit, and remember why"
+
+REPAIRS = (*(str(rung.act) for rung in LADDER), str(Act.REPORT))
+
+PER_HOUR = 2
+"""A fault of all nodes, such as a driver's, must not reboot a fleet before somebody looks."""
+
+PROBATION_S = 86400.0
+
+LABELS_HINT = "such as reboot=cloud.google.com/perform-reboot=true"
 
 LEASE_S = 5.0
 """A node that is silent for so long counts as lost: a little more than a job's own lease (3 s), whose word is waited for."""
@@ -52,6 +63,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--orchestrator", default="local", metavar="NAME", help=f"{who} (default: %(default)s)")
     starts = "local, slurm: starts another node's agent; reads the reason as JSON"
     parser.add_argument("--replace-with", default="", metavar="COMMAND", help=starts)
+    gives = "so long the orchestrator takes to give another node, until a job runs with it (default: as long as the last did)"
+    parser.add_argument("--replacement-time", type=reads(grammar.some_seconds), metavar="S", help=gives)
+    acts = f"allow a repair of nodes that were taken out: ACT is {', '.join(REPAIRS)}; with LABEL (KEY=VALUE) the cloud of"
+    parser.add_argument(
+        "--repair", action="append", default=[], metavar="ACT[=LABEL]", help=f"{acts} Kubernetes does it; may be repeated"
+    )
+    many_at_once = "commands of --repair that may begin in an hour, over the fleet (default: %(default)s)"
+    parser.add_argument("--repairs-per-hour", type=reads(_some), default=PER_HOUR, metavar="N", help=many_at_once)
+    again = "how long a repaired node may not be taken out again (default: a day)"
+    parser.add_argument("--probation", type=reads(grammar.some_seconds), default=PROBATION_S, metavar="S", help=again)
     parser.add_argument(
         "--lease",
         type=reads(grammar.seconds),
@@ -88,7 +109,7 @@ def run(options: argparse.Namespace) -> int:
         hint = "choose a port: agents are told where each of several supervisors is before it leads"
         raise UsageError(f"--listen: {options.listen} with --store: agents could not find a random port", hint=hint)
     check_store(options.store)
-    command = _replacing(options.replace_with)
+    command, repair = words_of(options.replace_with, "--replace-with"), _repair(options)
     to_tell = receivers_of(options)
     # Nothing is made before all that may be wrong has been looked at.
     calls = orchestrator(options.orchestrator, folder, command)
@@ -110,6 +131,8 @@ def run(options: argparse.Namespace) -> int:
             named=options.tls_names,
             web=web,
             notify=told,
+            repair=repair,
+            given_in_s=options.replacement_time,
         )
         try:
             if not service.listen():
@@ -134,17 +157,21 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _replacing(given: str) -> list[str]:
-    """The words of --replace-with. UsageError: they are none, or there is no such program."""
-    try:
-        command = shlex.split(given)
-    except ValueError as error:
-        hint = "close the quotation, or put a backslash before it"
-        raise UsageError(f"--replace-with: {given}: {error}", hint=hint) from None
-    if command and which(command[0]) is None:
-        hint = "give its path, or correct PATH or its rights (chmod +x)"
-        raise UsageError(f"--replace-with: there is no program {command[0]}", hint=hint)
-    return command
+def _repair(options: argparse.Namespace) -> RepairRules:
+    """What may be repaired. UsageError: there is no such act, or nobody would act on the label."""
+    labels = dict(one.partition("=")[::2] for one in options.repair)
+    for act, label in labels.items():
+        if act not in REPAIRS:
+            raise UsageError(f"--repair: {act!r} is no repair", hint=did_you_mean(act, REPAIRS))
+        if label and options.orchestrator != "kubernetes":
+            raise UsageError(f"--repair {act}={label}: labels are for --orchestrator kubernetes", hint=f"write --repair {act}")
+        if (label and not label.partition("=")[2]) or (label and act == Act.CHECK) or (act == Act.REPORT and not label):
+            raise UsageError(f"--repair: {act}={label} has no KEY=VALUE, or needs none", hint=LABELS_HINT)
+    return RepairRules(labels=labels, per_hour=options.repairs_per_hour, probation_s=options.probation)
+
+
+def _some(text: str, name: str) -> int:
+    return grammar.whole(text, name, at_least=1)
 
 
 def _say(text: str) -> None:

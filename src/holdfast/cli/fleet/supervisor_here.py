@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
+from shutil import which
 from typing import Any
 
 from holdfast.agent.control.control_client import ask_at
 from holdfast.cli.arguments import reads, whole
-from holdfast.core.errors import HoldfastError, ProtocolError
+from holdfast.core.errors import HoldfastError, ProtocolError, UsageError
 from holdfast.runtime.secrets import secret_in, take_secret
 from holdfast.supervisor.feed import SOCKET
 from holdfast.telemetry.record.state_dir import state_home
@@ -70,3 +72,16 @@ def answer_at(path: str, whom: str, hint: str, request: dict[str, Any], within_s
 def token_of(path: str | None, flag: str) -> bytes:
     """The secret of its links; it is taken out of the environment. UsageError."""
     return take_secret(b"HOLDFAST_SUPERVISOR_TOKEN") or b"" if path is None else secret_in(path, flag)
+
+
+def words_of(command: str, name: str) -> list[str]:
+    """The words of a command that the argument `name` gives. UsageError: they are none, or there is no such program."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        hint = "close the quotation, or put a backslash before it"
+        raise UsageError(f"{name}: {command}: {error}", hint=hint) from None
+    if words and which(words[0]) is None:
+        hint = "give its path, or correct PATH or its rights (chmod +x)"
+        raise UsageError(f"{name}: there is no program {words[0]}", hint=hint)
+    return words

@@ -6,13 +6,12 @@ From the records, and where an agent answers on its socket from itself: it knows
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.cli.agents import ask_agent
 from holdfast.cli.choose import Seen, choose, look_arguments, story
 from holdfast.cli.job.jobs import job_plain, since, state
-from holdfast.cli.job.progress import described
 from holdfast.cli.table import Table, answer
 from holdfast.core.errors import HoldfastError
 from holdfast.core.value import replace, to_plain
@@ -24,6 +23,9 @@ HELP = "how a job is now: nodes, ranks, round, and the last decision with its re
 
 ANSWER_S = 1.0  # How long to wait for an agent: it answers between two events, within milliseconds.
 Answers = dict[str, dict[str, Any]]  # What each node's agent says of itself now, by the node's name, where it answers.
+
+BASES = {"learned": " learned", "usual": " if it stands still"}
+"""What a limit rests on that nobody gave: what healthy ranks have taken, or nothing yet."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -165,3 +167,29 @@ def _node_plain(node: NodeSeen, answers: Answers) -> dict[str, Any]:
     said = answers.get(node.name, {})
     why = {name: said.get(name) or None for name in ("spare_because", "waits_for")}
     return {**to_plain(node), "answers": node.name in answers, **why}
+
+
+def described(progress: Mapping[str, Any]) -> str:
+    """`step 120, in save, 0.3 s ago (limits: heartbeat 10 min learned, save 3 min)`; `-` where nothing is known."""
+    if not progress:
+        return "-"
+    if progress.get("overdue"):
+        return f"hangs: {progress['overdue']}"
+    said = []
+    if progress.get("step") is not None:
+        said.append(f"step {progress['step']}")
+    if progress.get("section"):
+        said.append(f"in {progress['section']}")
+    if progress.get("beat_age_s") is not None:
+        said.append(f"{span(max(progress['beat_age_s'], 0.0))} ago")
+    limits = ", ".join(_limit(one) for one in progress.get("limits") or () if one.get("limit_s"))
+    if not said:
+        return f"no sign yet{f' (limit: {limits})' if limits else ''}"
+    return ", ".join(said) + (f" (limits: {limits})" if limits else "")
+
+
+def _limit(one: Mapping[str, Any]) -> str:
+    names = {"first": "start", "awaited": "first heartbeat", "beat": "heartbeat", "out": "out of sections"}
+    kind = str(one.get("of"))
+    name = names.get(kind, kind.removeprefix("section "))
+    return f"{name} {span(one['limit_s'])}{BASES.get(str(one.get('basis')), '')}"

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.cli.choose import choose, look_arguments, story
+from holdfast.cli.fleet.nodes import repair_in_words
 from holdfast.cli.fleet.supervisor_here import ask_supervisor, socket_of, state_argument
 from holdfast.cli.table import answer
 from holdfast.core.errors import UsageError
@@ -88,6 +89,8 @@ def _node_lines(node: dict[str, Any] | None, deeds: list[dict[str, Any]]) -> Ite
     story = [(deed["at_unix"], _deed(deed)) for deed in deeds]
     if node is not None:
         yield f"{node['name']} is {node['state']}{_because(node['reason'])}"
+        if repair := repair_in_words(node.get("repair")):
+            yield f"  {repair}"
         for device in node["devices"]:
             if device["state"] != "fit":
                 yield f"  GPU {device['name']} is {device['state']}: {device['reason']}"

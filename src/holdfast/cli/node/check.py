@@ -15,15 +15,12 @@ from holdfast.cli.run.pairs import PAIR_S, verdicts
 from holdfast.cli.table import Table, answer
 from holdfast.core.config.grammar import endpoint, node_range, some_seconds
 from holdfast.core.errors import UsageError
-from holdfast.health.check import AUTO, CHECKS, ROOT, entry_points, wanted, with_deadline
+from holdfast.health.check import CHECKS, ROOT, USUAL, entry_points, wanted, with_deadline
 from holdfast.health.examiner import plain
 from holdfast.health.runner import KILL_S, Examination
 from holdfast.health.verdict import FIT, UNFIT, worst
 
 HELP = "whether this node, or those of a running job, are fit: GPUs, NICs, storage, memory, the kernel's log"
-
-USUAL = ("memory", "files", "clock", "kernel-log", AUTO)
-"""What is checked where nothing is named: all that needs no argument, as far as this node has it."""
 
 MARGIN_S = 5.0  # How much longer than its checks an agent may take to answer.
 

@@ -7,10 +7,9 @@ import os
 import signal
 
 from holdfast.cli.arguments import reads
-from holdfast.cli.node.check import USUAL
 from holdfast.core.config.grammar import some_seconds
 from holdfast.core.errors import UsageError
-from holdfast.health.check import ROOT, wanted, with_deadline
+from holdfast.health.check import ROOT, USUAL, wanted, with_deadline
 from holdfast.health.service import serve
 
 HELP = "answer a launcher's node health checks on a Unix socket (nvhcd.HealthCheckService)"

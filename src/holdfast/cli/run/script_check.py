@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from holdfast.agent.workers.launch import substitute
 from holdfast.core.config.config import RunConfig
@@ -104,11 +104,27 @@ def _check_module(name: str) -> None:
         spec = find(top, theirs) or importlib.util.find_spec(top)
     except (ImportError, ValueError):
         return  # a module in an odd state is the interpreter's to judge
-    at = top
+    at, folders = top, [*theirs, *sys.path]
     for part in below:
         if spec is not None:
-            at = f"{at}.{part}"
-            spec = find(at, list(spec.submodule_search_locations or ()))
+            at, folders = f"{at}.{part}", list(spec.submodule_search_locations or ())
+            spec = find(at, folders)
     if spec is None:
-        hint = "give a script's path without -m" if name.endswith(".py") else "check its name, and that this interpreter has it"
+        package, dot, missing = at.rpartition(".")
+        found = nearest(missing, (one.removesuffix(".") for one in modules_in(folders)))
+        hint = f"did you mean {package}{dot}{found}?" if found else "check its name, and that this interpreter has it"
+        hint = "give a script's path without -m" if name.endswith(".py") else hint
         raise UsageError(f"there is no module {at} for {sys.executable}", hint=hint)
+
+
+def modules_in(folders: Iterable[str]) -> Iterator[str]:
+    """Names of modules and packages there, the latter with a dot behind. Nothing is imported."""
+    for folder in folders:
+        try:
+            entries = list(os.scandir(folder or "."))
+        except OSError:  # an archive, or there is no such folder
+            continue
+        for entry in entries:
+            name = entry.name.removesuffix(".py")
+            if name.isidentifier() and not name.startswith("__") and (entry.is_dir() or name != entry.name):
+                yield f"{name}." if entry.is_dir() else name

@@ -10,7 +10,6 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
 
 from holdfast.cli.run import parser
 from holdfast.client.wrap import launchers
@@ -48,7 +47,10 @@ def wrap(argv: Sequence[str]) -> int:
     program = shutil.which(command[0])
     if program is None:
         raise UsageError(f"there is no program {command[0]} in PATH", hint="is the environment that has it active?")
-    _become(program, command, environment(flags, os.environ))
+    try:
+        os.execve(program, list(command), environment(flags, os.environ))
+    except OSError as error:
+        raise UsageError(f"cannot run {program}: {error.strerror}", hint="is it a program for this machine?") from error
 
 
 def _apart(words: list[str]) -> tuple[list[str], list[str]]:
@@ -68,10 +70,3 @@ def environment(flags: Sequence[str], environ: Mapping[str, str]) -> dict[str, s
     theirs = [env["PYTHONPATH"]] if env.get("PYTHONPATH") else []
     asked = json.dumps({"python": sys.executable, "flags": list(flags)})
     return {**env, "PYTHONPATH": os.pathsep.join([DIR, *theirs]), launchers.VARIABLE: asked}
-
-
-def _become(program: str, command: Sequence[str], env: Mapping[str, str]) -> NoReturn:
-    try:
-        os.execve(program, list(command), env)
-    except OSError as error:
-        raise UsageError(f"cannot run {program}: {error.strerror}", hint="is it a program for this machine?") from error

@@ -21,7 +21,7 @@ from contextlib import suppress
 from holdfast.client.in_place import groups
 from holdfast.client.in_place.device import Device
 from holdfast.client.worker import this_worker
-from holdfast.core.job.ends import OF_OTHERS
+from holdfast.core.job.lost_peers import OF_OTHERS
 from holdfast.core.page import layout
 
 TYPE_CHECKING = False
@@ -65,6 +65,7 @@ class Channel:
         self.is_asked = threading.Event()  # The agent wants this round left.
         self.is_out = threading.Event()  # The main thread has left the script's code.
         self.is_told = threading.Event()  # The agent has said something since the main thread last looked.
+        self.is_awaited = False  # The agent has said what the next life is, and waits for the script's code to be called.
 
     def watch(self, state: State) -> None:
         """From now on that is not torn where it can be helped."""
@@ -77,6 +78,9 @@ class Channel:
         self.is_out.clear()
         self.before = groups.sockets()
         self.inside = True
+        if self.is_awaited:
+            self.is_awaited = False
+            this_worker.tell_life(layout.IN_PLACE)
         if self.is_asked.is_set():
             start_new_thread(self.interrupt, ())
 
@@ -100,6 +104,7 @@ class Channel:
         self._check_device(wait=True)
         if self.state is not None:
             _keep(self.state)
+            self.state.tell()
         this_worker.begin_anew()
         page = self.bootstrap.words
         answered = page[layout.LIFE_ASKED]
@@ -120,7 +125,7 @@ class Channel:
             self.is_asked.set()  # again, meanwhile
         at = layout.LIFE * 8
         begin(self.bootstrap, json.loads(bytes(page.cast("B")[at : at + page[layout.LIFE_BYTES]])))
-        this_worker.tell_life(layout.IN_PLACE)
+        self.is_awaited = True
 
     def interrupted(self, signum: int, frame: FrameType | None) -> None:
         """The signal's handler, in the main thread."""
@@ -185,6 +190,7 @@ def open_channel(bootstrap: ModuleType, regroup: type[BaseException], tear_down:
     this_worker.meet_between(groups.await_store, groups.hold)
     start_new_thread(channel.listen, ())
     this_worker.tell_life(layout.IN_PLACE)
+    gc.freeze()  # what the script has imported stays: to look through torch's objects takes 0.1 s at each life's end
     return channel
 
 

@@ -20,6 +20,7 @@ A rank that is not out in time (--regroup-timeout) is killed, and starts like an
 
 from __future__ import annotations
 
+import os
 import sys
 from _warnings import warn
 
@@ -66,6 +67,13 @@ class Life:
             if channel is not None:
                 channel.watch(self._states[0])
         return self._states[0]
+
+    @property
+    def agreed_step(self) -> int | None:
+        """The step that all ranks go on from with `state`, agreed before this life began. None: `state.begin()` says it: in a
+        first round, where the script restores it, or where nobody knows which part of the model a newcomer is to hold."""
+        told = os.environ.get("HOLDFAST_STATE_STEP", "")
+        return int(told) if told.isdecimal() else None
 
     def update(self) -> State:
         """`with life.update():` around all that changes `state`: a rank that is interrupted in it is given another's. Found by

@@ -64,14 +64,21 @@ def part(names: list[str], states: list[dict[str, Any]]) -> int:
     return crc32("\n".join(told).encode())
 
 
+def is_divided(states: list[dict[str, Any]]) -> bool:
+    """Whether some tensor in them is this rank's part of one only."""
+    return any(_place_of(value) for state in states for value in state.values())
+
+
 def _place_of(tensor: Any) -> str:
-    """Where in its mesh this rank's part lies, in the dimensions over which it is not replicated."""
+    """Where in its mesh this rank's part lies, and how large that is, in the dimensions over which it is not replicated."""
     if not _is_dtensor(tensor):
         return ""
-    coordinate = tensor.device_mesh.get_coordinate()
+    mesh = tensor.device_mesh
+    coordinate = mesh.get_coordinate()
     if coordinate is None:
         return "none"
-    return " ".join(f"{how}@{at}" for how, at in zip(tensor.placements, coordinate) if not how.is_replicate())
+    lies = zip(tensor.placements, coordinate, mesh.shape)
+    return " ".join(f"{how}@{at}/{size}" for how, at, size in lies if not how.is_replicate())
 
 
 def _like(parameter: Any, value: Any) -> Any:

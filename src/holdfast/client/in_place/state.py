@@ -15,7 +15,7 @@
                         └── given by another rank ─┘
 
 A state is *whole* between two updates, and *torn* within one. In `begin` all ranks say what they have, over the script's
-process group, and come to the same answer (`in_place.agreement`): the newest step of which every part is whole in some rank.
+process group, and come to the same answer (`core.page.in_memory`): the newest step of which every part is whole in some rank.
 Who has it goes on with the objects that it has; who has not is given it. Where that is not enough, the script's own way is
 taken.
 """
@@ -23,14 +23,15 @@ taken.
 from __future__ import annotations
 
 import os
+import sys
 from _warnings import warn
 
 from holdfast.client import stash
 from holdfast.client.in_place import sharded, transfer
-from holdfast.client.in_place.agreement import Has, agree
 from holdfast.client.in_place.device import Device
 from holdfast.client.worker import this_worker
 from holdfast.core.page import layout
+from holdfast.core.page.in_memory import Has, agree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, TypeVar
 
-    from holdfast.client.in_place.agreement import Generation
+    from holdfast.core.page.in_memory import Generation
 
     T = TypeVar("T")
 
@@ -158,7 +159,8 @@ class State:
         self._values: dict[str, Any] = {}
         self._generation: Generation | None = None  # Of what is kept. None: it is torn, or there is nothing.
         self._step = 0
-        self._part = 0
+        self._part: int | None = None  # None: it is not known before the first `begin`.
+        self._is_all = False  # That part is all of the model, in all ranks.
         self._round = 0
         self._stash_every = 0
         self._begun = False
@@ -218,9 +220,10 @@ class State:
         if int(os.environ.get("WORLD_SIZE") or 1) > 1 and not transfer.has_group():
             raise RuntimeError("life.state.begin() asks all ranks: call torch.distributed.init_process_group() before it")
         self._kept = {name: self._kept[name] for name in self._names}
-        self._know_part()
+        self._part = self._know_part()
         self._round, self._stash_every = int(os.environ.get("HOLDFAST_ROUND") or 0), stash_every
         told = transfer.gather([*(self._generation or (0, -1)), self._part])
+        self._is_all = len({part for _, _, part in told}) == 1 and not self._is_divided()
         found = agree([Has((round, step) if step >= 0 else None, part) for round, step, part in told])
         if found.generation is None:
             self._generation = None
@@ -238,6 +241,7 @@ class State:
         self._begun = True
         self._generation = (self._round, self._step)
         this_worker.agreed(self._step, self._source)
+        self.tell(is_over=False)
         return self._step
 
     @property
@@ -306,8 +310,10 @@ class State:
         self._generation = None
         if not self._warned:
             self._warned = True
-            more = "more is kept than what one optimizer changes"
-            warn(f"{more}: put all that changes it into `with life.update():`", stacklevel=4)
+            names = ", ".join(self._names + list(self._values))
+            lost = "no rank has a whole state any more, and after a failure all go back to the stash or the checkpoint"
+            helps = "put all that changes it into one `with life.update():`"
+            warn(f"more is kept than what a step of one optimizer changes ({names}): {lost}; {helps}", stacklevel=_of_script())
 
     def _after_step(self, *_: object) -> None:
         if self._by_itself:
@@ -342,6 +348,13 @@ class State:
             if meshes_end or kept.is_anew:
                 kept.let_go(is_whole)
 
+    def tell(self, *, is_over: bool = True) -> None:
+        """Tell the agent which part this rank keeps, if it knows that; and what it has of it, where its life is over."""
+        if self._part is None:
+            return
+        generation = self._generation if is_over else None
+        this_worker.holds(self._part, generation, stashes=self._stash_every > 0, is_all=self._is_all)
+
     def forget(self) -> None:
         """Nothing of this process's is of use to its next life."""
         self._generation = None
@@ -351,6 +364,9 @@ class State:
 
     def _objects(self) -> list[Kept]:
         return [self._kept[name] for name in self._names]
+
+    def _modules(self) -> list[dict[str, Any]]:
+        return [kept.object.state_dict() for kept in self._objects() if kept.is_module]
 
     def _all_buffers(self) -> list[Any]:
         return [one for kept in self._objects() if kept.is_module for _, one in kept.object.named_buffers()]
@@ -363,12 +379,16 @@ class State:
             kept.load(tree["kept"][kept.name])
         self._values = dict(tree["values"])
 
-    def _know_part(self) -> None:
+    def _know_part(self) -> int:
         """Which part of the model this rank holds. What it has of another is of no use."""
-        modules = [kept.object.state_dict() for kept in self._objects() if kept.is_module]
-        part = sharded.part(sorted(f"{kept.name} {kept.part}" for kept in self._objects()), modules)
+        part = sharded.part(sorted(f"{kept.name} {kept.part}" for kept in self._objects()), self._modules())
         if part != self._part:
-            self._part, self._generation = part, None
+            self._is_all, self._generation = False, None
+        return part
+
+    def _is_divided(self) -> bool:
+        """Whether this rank holds what other ranks, or another number of ranks, hold differently."""
+        return any(kept.part for kept in self._objects()) or sharded.is_divided(self._modules())
 
     def _exchange(self, moves: Sequence[tuple[int, int]]) -> None:
         """Give to whom this rank is to give, or take."""
@@ -396,6 +416,14 @@ class State:
         self._source, self._step = layout.FROM_SCRIPT, 0
         if otherwise is not None:
             self._step = otherwise() or 0
+
+
+def _of_script() -> int:
+    """Which frame, counted from who asks, is the script's: above it are torch's, as many as wrap an optimizer's step."""
+    level, frame = 2, sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("torch."):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _is_simple(those: Sequence[Kept]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from holdfast.core.config import grammar
 from holdfast.core.config.option import (
@@ -68,14 +68,16 @@ def limit(text: str, name: str) -> Limit:
 
 
 def limit_or_none(text: str, name: str) -> float | None:
-    """Seconds, or `none`."""
+    """Seconds, or `none`; `inf` is none, too."""
     word = text.strip().lower()
-    return None if word in NO_LIMIT else grammar.seconds(word, name, zero=False)
+    return None if word in (*NO_LIMIT, "inf") else grammar.seconds(word, name, zero=False)
 
 
 def limits(text: str, name: str) -> dict[str, float | None]:
-    """`step:60,checkpoint:none`; a section's name may have colons."""
+    """`step:60,checkpoint:none`; a section's name may have colons. `none`: no section has a limit."""
     found: dict[str, float | None] = {}
+    if text.strip().lower() in NO_LIMIT:
+        return found
     for item in filter(None, map(str.strip, text.split(","))):
         section_name, _, seconds = (part.strip() for part in item.rpartition(":"))
         if not section_name:
@@ -159,6 +161,7 @@ LIMIT_OR_NONE: Kind[float | None] = Kind("text", limit_or_none, "S|none")
 DURATION: Kind[float] = Kind("seconds", grammar.seconds, "S")
 NUMBER: Kind[float] = Kind("number", number, "X")
 COUNT = whole()
+EXIT_CODE: Kind[int] = Kind("whole", lambda text, name: grammar.whole(text, name, at_least=0, at_most=255), "N")
 YES: Kind[bool] = Kind("yes", grammar.truth, "true|false")
 SIGNAL: Kind[int] = Kind("signal", signal_number, "SIGNAL")
 LEVEL: Kind[str] = Kind("level", level, "LEVEL")
@@ -167,6 +170,16 @@ FOLDER: Kind[str | None] = Kind("folder", shared_folder, "DIR")
 PATHS: Kind[tuple[str, ...]] = Kind("paths", paths, "PATH,…")
 MONITOR: Kind[str] = Kind("text", monitor, "WORD", choices=MONITORS)
 REGEX: Kind[str | None] = Kind("text", regex, "REGEX")
+T = TypeVar("T")
+
+
+def nvrx_number(kind: Kind[T], default: T, help: str, **more: Any) -> T:
+    """A field for which ft_launcher takes `none`, `null` or an empty text too. Where it is no limit, that is the default."""
+
+    def read(text: str, name: str) -> T:
+        return default if text.strip().lower() in NO_LIMIT else kind.read(text, name)
+
+    return nvrx(Kind(kind.name, read, kind.metavar), default, help, **more)
 
 
 # fmt: off
@@ -215,11 +228,11 @@ class Watching(Section, mixin=True, heading="watching the ranks"):
     rank_section_timeouts: dict[str, float | None] = nvrx(LIMITS, {},
         "longest time in each section, such as step:60,checkpoint:600; none as a time: no limit until one is calculated")
     rank_out_of_section_timeout: Limit = nvrx(LIMIT, AUTO, "longest time outside all sections")
-    safety_factor: float = nvrx(NUMBER, 5.0, "a calculated limit is this many times the longest interval observed")
+    safety_factor: float = nvrx_number(NUMBER, 5.0, "a calculated limit is this many times the longest interval observed")
     num_warmup_iterations: int = nvrx(COUNT, 5,
         "steps after each start that the limit of section `warmup` applies to, if that section has one")
     rank_termination_signal: int = nvrx(SIGNAL, 9, "signal, by name or number, that ends a hung rank; SIGCONT is sent first")
-    workload_check_interval: float = nvrx(DURATION, 5.0,
+    workload_check_interval: float = nvrx_number(DURATION, 5.0,
         "how often ft_launcher's monitors look", said="Holdfast acts when a limit expires; it does not poll")
     skip_section_response: bool = nvrx(YES, True,
         "whether ft_launcher's monitors skip the reply to a message",
@@ -245,8 +258,9 @@ class Policy(Section, mixin=True, heading="after a failure"):
     """Absolute."""
     progress_update_interval: float = nvrx(DURATION, 30.0,
         "how often ft_launcher's ranks report their iteration", said="a rank writes its step to shared memory at once")
-    no_restart_exit_code: int = nvrx(COUNT, 93, "exit code of every agent when Holdfast decides that a restart would not help")
-    restart_check_interval: float = nvrx(DURATION, 60.0,
+    no_restart_exit_code: int = nvrx(EXIT_CODE, 93,
+        "exit code of every agent when Holdfast decides that a restart would not help")
+    restart_check_interval: float = nvrx_number(DURATION, 60.0,
         "how often ft_launcher logs the state of layered restarts",
         said="Holdfast records each change as an event: `holdfast events`")
     _workers_stop_timeout = ours("--workers-stop-timeout", SECONDS, None,
@@ -264,11 +278,11 @@ class Placing(Section, mixin=True, heading="placement and GPU memory"):
 
     gpus_per_numa: int | None = None  # `NVRX_GPUS_PER_NUMA`.
     numa_bind_strict: bool = nvrx(YES, True, "a bound rank gets memory only from its NUMA node; false: it prefers that node")
-    gpu_memory_reclaim_timeout: float = nvrx(DURATION, 50.0,
+    gpu_memory_reclaim_timeout: float = nvrx_number(DURATION, 50.0,
         "longest time that a restart waits until the GPUs' memory is free again; 0: no wait")
-    gpu_memory_tolerance_mb: float = nvrx(NUMBER, 512.0,
+    gpu_memory_tolerance_mb: float = nvrx_number(NUMBER, 512.0,
         "a GPU's memory counts as free up to this many MB in use", also=("gpu_memory_reclaim_tolerance_mb",))
-    gpu_memory_poll_interval: float = nvrx(DURATION, 2.0,
+    gpu_memory_poll_interval: float = nvrx_number(DURATION, 2.0,
         "longest pause between two readings of the GPUs' memory; the first pauses are "
         "shorter", also=("gpu_memory_reclaim_poll_interval",))
     use_infra_group_rank: bool = nvrx(YES, True,
@@ -320,7 +334,7 @@ class Checking(Section, mixin=True, heading="health checks"):
     """Absolute paths."""
     node_health_check_endpoint: str | None = nvrx(TEXT_OR_NONE, None,
         "Unix socket of a node health service, /path or unix:///path, to ask before each round (--check-before node-service=…)")
-    node_health_check_interval: float = nvrx(DURATION, 5.0,
+    node_health_check_interval: float = nvrx_number(DURATION, 5.0,
         "seconds between two checks of the GPUs (and NICs) while ranks run (--check-during gpu, --check-every)")
     enable_nic_monitor: bool = nvrx(YES, False, "watch the links of the NICs while ranks run (--check-during nic)")
     enable_nic_healthcheck: bool = nvrx(YES, True,
@@ -331,6 +345,7 @@ class Checking(Section, mixin=True, heading="health checks"):
     fact_url: str | None = nvrx(TEXT_OR_NONE, None, "address of NVIDIA's FACT service", said=NO_FACT)
     fact_agent_socket_path: str | None = nvrx(FILE, None, "socket of ft_launcher's helper for FACT", said=NO_FACT)
     fact_agent_rpc_timeout: float | None = nvrx(DURATION, None, "longest time that the helper takes to answer", said=NO_FACT)
+    fact_policy_ready_timeout: float | None = nvrx(DURATION, None, "longest time that a restart waits for it", said=NO_FACT)
     fact_agent_store_timeout: float | None = nvrx(DURATION, None, "longest time that the helpers take to meet", said=NO_FACT)
     fact_history_es_url: str | None = nvrx(TEXT_OR_NONE, None, "where FACT keeps what it knew of nodes", said=NO_FACT)
     fact_history_es_auth_file: str | None = nvrx(FILE, None, "file with the credentials for that", said=NO_FACT)

@@ -183,8 +183,8 @@ class Kept(Section, mixin=True):
     """What of a job is kept, and what does the launcher say?"""
 
     regroup_timeout_s: float = ours("--regroup-timeout", SOME_SECONDS, "10",
-        "seconds that a rank which can begin again in place (holdfast.client.run_in_place) may take to let go of its round "
-        "before it is killed, and started again like any other")
+        "seconds that a rank which can begin again in place (holdfast.client.run_in_place) may take to let go of its round, "
+        "and then to begin the next, before it is killed, and started again like any other")
     stash_limit: str = ours("--stash-limit SIZE", MEMORY, "40%",
         "most memory of this node for the stashed states of its ranks (holdfast.client.stash): a share, or a size such as "
         "64GB; 0: none")

@@ -16,16 +16,9 @@ while to end. So a failure that follows is no root while there is one that does 
 from __future__ import annotations
 
 from holdfast.core.job.failure import Cause, Evidence, Failure
+from holdfast.core.job.lost_peers import OF_OTHERS
 from holdfast.core.signals import name_of
 from holdfast.core.value import Value
-
-OF_OTHERS = (
-    "Connection closed by peer", "gloo/transport/", "Application timeout caused pair closure",
-    "ncclRemoteError", "remote process exited or there was a network error", "Connection closed by remote peer",
-    "NCCL communicator was aborted", "DistBackendError", "DistNetworkError", "DistStoreError", "TCPStore", "HCCL error in: ",
-    "The tasks have crashed", "tasks are unhealthy", "JAX distributed service detected fatal errors",
-)  # fmt: skip
-"""One of these is in what a rank says whose peers are gone: gloo, NCCL, c10d's store, HCCL, JAX. Not what any socket says."""
 
 CODES = {
     120: "Python could not flush its output at its end (a full disk, or a closed pipe)",

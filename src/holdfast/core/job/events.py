@@ -95,6 +95,14 @@ class SpareLost(Event):
     reason: str  # Why, in words.
 
 
+class StateAgreed(Event):
+    """What the ranks of a round go on from, agreed before any of them begins (`life.state`)."""
+
+    round: int  # Which begins now.
+    step: int | None  # The same for all ranks. None: no rank has a state any more, and their script says the step.
+    state_from: tuple[str, ...]  # Where each rank of this node has it from, as in `RanksBegun`, which tells what came of it.
+
+
 class RanksBegun(Event):
     """How the ranks of this node started, up to the first step of each or the end of one before its first step.
 

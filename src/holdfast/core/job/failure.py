@@ -57,6 +57,7 @@ class Evidence(Value):
     became: str = ""  # The program that it had become by exec. Empty: it had not.
     booted: bool = False  # It was a Python that ran our bootstrap.
     oom: str = ""  # As `Failure.oom`.
+    injected: str = ""  # As `Failure.injected`.
 
 
 class Reached(Value):
@@ -83,6 +84,7 @@ class Position(Value):
     where: str = ""  # Innermost frame of its main thread, `load (data.py:88)`. Empty: not known.
     waits: bool | None = None  # It waited for other ranks, in a collective. None: not known.
     reached: tuple[Reached, ...] = ()  # Its last collectives by torch's record. Empty: not known.
+    injected: str = ""  # What is played on it for practice, as `Failure.injected`.
     stacks_path: str | None = None  # Where its stacks are, on its own host. None: they are not kept.
 
 
@@ -113,6 +115,7 @@ class Failure(Value):
     oom: str = ""
     """What the kernel says of having killed it because memory ran out; NO_OOM_KILL: it has not. Empty: nothing is known, or
     it was not SIGKILL that ended it."""
+    injected: str = ""  # Who injected it for practice, in words (`holdfast inject`). Empty: nobody, or SIGKILL did not end it.
     round: int = 0  # Round in which it happened.
     attempt: int = 0  # Restarts of the job before it.
 
@@ -185,6 +188,8 @@ def describe(failure: Failure) -> str:
         how = "ended"
     if failure.cause in (Cause.EXCEPTION, Cause.START, Cause.EXIT, Cause.SIGNAL) and failure.message:
         how += f": {failure.message}"
+    if failure.injected:
+        how += f"; {failure.injected}"
     if failure.stacks_path:
         how += f"; stacks: {failure.stacks_path}"
     return f"{who} {how}"

@@ -24,6 +24,7 @@ class Class(StrEnum):
     STORAGE = "storage"
     NODE_LOST = "node-lost"
     PREEMPTED = "preempted"
+    INJECTED = "injected"
     UNKNOWN = "unknown"
 
 
@@ -58,6 +59,7 @@ _CLASSES = {
     Class.STORAGE: ("a disk or a file system", Action.ASK, Action.ASK),
     Class.NODE_LOST: ("a whole node went away", Action.RESTART, Action.RESTART),
     Class.PREEMPTED: ("the scheduler, or the nodes' owner, ended it on purpose", Action.RESTART, Action.RESTART),
+    Class.INJECTED: ("an operator injected it for practice (`holdfast inject`)", Action.RESTART, Action.RESTART),
     Class.UNKNOWN: ("cause unknown", Action.RESTART, Action.RESTART),
 }
 CLASSES = {kind: meaning for kind, (meaning, _, _) in _CLASSES.items()}  # What each class means.

@@ -86,6 +86,11 @@ FIRST_STEP_NS = 56
 FIRST_STEP = 57  # The number of that step.
 STATE_STEP = 58  # The step that all ranks have agreed to go on from (`client.in_place.state`).
 STATE_FROM = 59  # Where this rank has that state from: one of those below.
+HELD = 60  # Bits of HELD_*: what it keeps from one life to the next. It outlives the process.
+HELD_PART = 61  # Which part of the model; ranks of the same part hold the same.
+HELD_ROUND = 62  # Of what it has, if that is whole.
+HELD_STEP = 63
+HELD_KEPT, HELD_STASHED, HELD_WHOLE, HELD_ALL = 1, 2, 4, 8  # ALL: its part is all of the model.
 
 NO_STATE, FROM_SCRIPT, FROM_STASH, FROM_MEMORY, FROM_RANK = range(5)
 """Of STATE_FROM. FROM_RANK and the number of the rank that gave it."""

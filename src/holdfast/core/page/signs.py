@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from holdfast.core.value import Value
 
+MOST = 2**63 - 1
+"""The greatest step, or number of anything, that is told to others, whatever a rank shows: a greater one would cross no wire
+(`runtime.net.codec`), and its node would lose its link with each message that has it."""
+
 
 class SectionSigns(Value):
     """One named part of the script (`holdfast.client.section`)."""
@@ -68,4 +72,7 @@ class Moments(Value):
     last_stepped_at: float | None = None  # When it had made its last step so far.
     saved_at: float | None = None  # When it had last written a checkpoint, as its sections tell.
     state_step: int | None = None  # The step that it has agreed with all others to go on from.
+    held: tuple[int, int, int, int] | None = None
+    """Of the state that it keeps from one life to the next: round and step of what it has (step -1: none that is whole), its
+    part of the model, and bits (`in_memory.STASHES`, `HAS_ALL`). None: it keeps none."""
     state_from: str = ""  # Where it has that state from: `memory`, `rank N`, `stash`, or its `script` restored it.

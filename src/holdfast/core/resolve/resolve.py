@@ -79,7 +79,12 @@ def _workers(draft: Draft) -> None:
             f"{nproc} workers do not crowd this node's CPUs; set it yourself to tune it."
         )
     if draft.on("virtual_local_rank"):
-        _check_visible_devices(draft, nproc)
+        visible = draft.environ.get("CUDA_VISIBLE_DEVICES")
+        if visible is not None and len(visible.split(",")) < nproc:
+            raise UsageError(
+                f"--virtual-local-rank: CUDA_VISIBLE_DEVICES={visible} shows fewer devices than the {nproc} workers",
+                hint=f"lower --nproc-per-node, or name {nproc} devices",
+            )
 
 
 def _nproc(draft: Draft) -> tuple[int, str]:
@@ -108,15 +113,6 @@ def _nproc(draft: Draft) -> tuple[int, str]:
     return grammar.whole(text, name, at_least=1, at_most=MOST_WORKERS), draft.origin("nproc_per_node")
 
 
-def _check_visible_devices(draft: Draft, nproc: int) -> None:
-    visible = draft.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None and len(visible.split(",")) < nproc:
-        raise UsageError(
-            f"--virtual-local-rank: CUDA_VISIBLE_DEVICES={visible} shows fewer devices than the {nproc} workers",
-            hint=f"lower --nproc-per-node, or name {nproc} devices",
-        )
-
-
 def _entry_point(draft: Draft) -> None:
     if draft.on("module") and draft.on("no_python") and not draft.on("run_path"):
         raise UsageError(
@@ -126,18 +122,14 @@ def _entry_point(draft: Draft) -> None:
         draft.keep("use_env", draft.on("use_env"))
         if draft.on("no_python") and not draft.on("use_env"):
             raise UsageError("--no-python: only Python scripts are given --local-rank", hint="add --use-env")
-    _look_for_late_flags(draft)
-    python = draft.environ.get("PYTHON_EXEC")
-    draft.put("python", python or draft.host.python, "PYTHON_EXEC" if python else "derived: this interpreter")
-
-
-def _look_for_late_flags(draft: Draft) -> None:
-    """Who writes a launcher's flag behind the script gives it to the script."""
+    # Who writes a launcher's flag behind the script gives it to the script.
     script = draft.fields["training_script"]
     for word in draft.fields["training_script_args"] if script.endswith(".py") else ():
         dest = word.partition("=")[0].removeprefix("--").replace("-", "_")
         if word.startswith("--") and dest in LAUNCHERS_OWN and not draft.given(dest):
             draft.warn(f"{word} stands behind the script, and so is the script's own: write it before {script}")
+    python = draft.environ.get("PYTHON_EXEC")
+    draft.put("python", python or draft.host.python, "PYTHON_EXEC" if python else "derived: this interpreter")
 
 
 def _warm_spares(draft: Draft) -> None:

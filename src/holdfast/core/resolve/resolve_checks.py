@@ -14,8 +14,8 @@ from holdfast.core.resolve.resolve_fault_tolerance import OWN_BACKENDS
 
 
 def _nic(ft: FaultTolerance) -> str:
-    given = (ft.link_state_path_template or "", ft.link_down_path_template or "")
-    return f"nic={':'.join(given)}".rstrip(":") if any(given) else "nic"
+    state, downed = (join_paths((one,)) if one else "" for one in (ft.link_state_path_template, ft.link_down_path_template))
+    return f"nic={state}:{downed}" if downed else f"nic={state}" if state else "nic"
 
 
 ASKED: dict[str, dict[str, Callable[[FaultTolerance], str]]] = {

@@ -7,6 +7,8 @@ wherever it stands.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from holdfast.core.config import grammar
 from holdfast.core.config.draft import Draft, Setting
 from holdfast.core.config.fault_tolerance import SECTION, FaultTolerance, section
@@ -41,39 +43,33 @@ def choose_fault_tolerance(draft: Draft) -> None:
     """Settle `ft`. Its fields' origins are kept as `ft.monitor` and so on."""
     if draft.environ.get("NVRX_DISABLE_RANK_MONITORS") and not draft.given("monitor"):
         draft.settings["monitor"] = Setting(value="off", origin="NVRX_DISABLE_RANK_MONITORS")
-    _spread_base_logfile(draft)
-    draft.settle(FaultTolerance.__options__, within="ft.")
-    if per_node := draft.environ.get("NVRX_GPUS_PER_NUMA"):
-        draft.put("ft.gpus_per_numa", grammar.whole(per_node, "NVRX_GPUS_PER_NUMA", at_least=1), "NVRX_GPUS_PER_NUMA")
-    _tell_what_is_idle(draft)
-    _without_our_agent(draft)
-    ft = draft.fields["ft"] = FaultTolerance(**draft.within("ft."))
-    if ft.enable_log_server and not ft.per_cycle_applog_prefix:
-        draft.warn(f"{draft.origins['ft.enable_log_server']} gathers nothing without --ft-per-cycle-applog-prefix")
-
-
-def _spread_base_logfile(draft: Draft) -> None:
-    """One file's name stood for both logs in ft_launcher 0.5; who says one of them means that."""
+    # One file's name stood for both logs in ft_launcher 0.5; who says one of them means that.
     base = draft.settings["ft_base_logfile"]
     for dest in ("ft_per_cycle_applog_prefix", "ft_nvrx_logfile"):
         if draft.given("ft_base_logfile") and not draft.given(dest):
             draft.settings[dest] = Setting(value=base.value, origin=base.origin)
-
-
-def _tell_what_is_idle(draft: Draft) -> None:
-    """One line for each reason why options have no effect."""
+    draft.settle(FaultTolerance.__options__, within="ft.")
+    if per_node := draft.environ.get("NVRX_GPUS_PER_NUMA"):
+        draft.put("ft.gpus_per_numa", grammar.whole(per_node, "NVRX_GPUS_PER_NUMA", at_least=1), "NVRX_GPUS_PER_NUMA")
+    # One line for each reason why options have no effect.
     idle: dict[str, list[str]] = {}
     for option in FaultTolerance.__options__:
         if option.state == ACCEPTED and draft.given(option.dest):
             idle.setdefault(option.said, []).append(draft.name(option.dest))
     for said, names in idle.items():
         draft.tell("INFO", f"{', '.join(names)}: {said}")
+    _without_our_agent(draft)
+    ft = draft.fields["ft"] = FaultTolerance(**draft.within("ft."))
+    if ft.enable_log_server and not ft.per_cycle_applog_prefix:
+        draft.warn(f"{draft.origins['ft.enable_log_server']} gathers nothing without --ft-per-cycle-applog-prefix")
 
 
 def _without_our_agent(draft: Draft) -> None:
     """Jobs of other packages' rendezvous or logs run through torch elastic's interfaces, which know nothing of all this."""
     other = next((dest for dest in ("rdzv_backend", "logs_specs") if _is_foreign(draft, dest)), "")
     given = [draft.origins[field] for field in draft.origins if field.startswith("ft.") and draft.origins[field] != "default"]
+    if draft.fields["rdzv_backend"] != "holdfast":  # which proves them to other nodes
+        given += [draft.name(dest) for dest in ("token_file", "tls_cert", "tls_ca") if draft.given(dest)]
     if other and given:
         draft.warn(f"{', '.join(given)} ignored: {draft.name(other)} has the job run through torch elastic's interfaces")
 
@@ -83,6 +79,13 @@ def _is_foreign(draft: Draft, dest: str) -> bool:
 
 
 BY_KEY = {key: option for option in (*NVRX_FLAGS, *FLAGS) for key in option.keys}
+NESTED = {
+    "health_logging.prefix": "health_log_prefix",
+    "health_logging.dmesg.enabled": "enable_health_log_dmesg",
+    "health_logging.fact_result.enabled": "enable_fact_result_artifact",
+}
+"""Keys in mappings of their own → the same as one word."""
+NESTING = {key.partition(".")[0] for key in NESTED}
 DESTS = {key: option.dest for key, option in BY_KEY.items()}  # YAML key → attribute name of its setting.
 NULL_IS_NO_LIMIT = {option.dest for option in BY_KEY.values() if option.metavar.startswith("S|none")}
 """Settings for which YAML's null says something; for others it says nothing."""
@@ -108,13 +111,23 @@ def read_file(draft: Draft) -> None:
         if not missing_is_fine:
             draft.warn(f"{draft.name('ft_cfg_path')}: {path} has no mapping {SECTION}: the file has no effect")
         return
-    for key, raw in found.items():
-        _take(draft, path, str(key), raw)
+    for key, raw in _flat(found):
+        _take(draft, path, key, raw)
+
+
+def _flat(found: Mapping[object, object], within: str = "") -> Iterator[tuple[str, object]]:
+    """Its keys and values; where NVRx's newest versions nest them, `a.b.c`."""
+    for name, raw in found.items():
+        key = f"{within}{name}"
+        if isinstance(raw, dict) and key.partition(".")[0] in NESTING:
+            yield from _flat(raw, f"{key}.")
+        else:
+            yield key, raw
 
 
 def _take(draft: Draft, path: str, key: str, raw: object) -> None:
     origin = f"{path} {SECTION}.{key}"
-    dest = DESTS.get(key)
+    dest = DESTS.get(NESTED.get(key, key))
     if dest is None:
         # ft_launcher reads past what it does not know. A slip of the pen would switch off what it was to switch on; but
         # a key that is like none of ours may be of a version to come.

@@ -16,6 +16,7 @@ from holdfast.core.config.draft import Draft
 from holdfast.core.config.fault_tolerance import RestartPolicy
 from holdfast.core.config.own_options import Membership
 from holdfast.core.errors import UsageError
+from holdfast.core.wire.messages import LONGEST_LEASE_S
 
 BACKENDS = ("static", "c10d", "embedded", "memory", "etcd", "etcd-v2")
 ETCD = ("etcd", "etcd-v2")
@@ -297,6 +298,10 @@ def _lease(draft: Draft, conf: dict[str, str], durations: dict[str, float]) -> N
     if "keep_alive_interval" in durations and not draft.given("lease"):
         attempts = grammar.whole(conf.get("keep_alive_max_attempt", "3"), f"{name} keep_alive_max_attempt", at_least=1)
         draft.put("lease_s", durations["keep_alive_interval"] * attempts, f"{name} keep_alive_interval x {attempts}")
-    if (lease_s := draft.fields["lease_s"]) < SHORTEST_LEASE_S:
+    if not SHORTEST_LEASE_S <= (lease_s := draft.fields["lease_s"]) <= LONGEST_LEASE_S:
         what = draft.name("lease") if draft.given("lease") else draft.origins["lease_s"]
-        raise UsageError(f"{what}: {lease_s:g} s is too short", hint=f"give {SHORTEST_LEASE_S:g} seconds or more")
+        too = "long" if lease_s > LONGEST_LEASE_S else "short"
+        hint = f"give {SHORTEST_LEASE_S:g} seconds or more, and a day ({LONGEST_LEASE_S:g}) at most"
+        raise UsageError(f"{what}: {lease_s:g} s is too {too}", hint=hint)
+    if lease_s > LONGEST_LEASE_S:
+        raise UsageError(f"{what}: {lease_s:g} s is too long", hint=f"give at most {LONGEST_LEASE_S:g} seconds, a day")

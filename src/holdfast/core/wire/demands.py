@@ -16,7 +16,7 @@ REASON_CHARS = 2000  # Of a reason: it is recorded, told to every node and shown
 
 MOST_ABSENT = 256  # Nodes that are not here and are excluded if they come: names that anybody can invent.
 
-IMPORTS = "imports"
+IMPORTS, TROUBLES = "imports", "troubles"
 
 
 class Allowance(Value):
@@ -34,6 +34,7 @@ ALLOWED: dict[str, Allowance] = {
     RequestKind.CHECK: Allowance(at_once=16, every_s=5.0),
     RequestKind.INJECT: Allowance(at_once=32, every_s=1.0),
     IMPORTS: Allowance(at_once=8, every_s=60.0),  # what a script imports later than its first steps is little
+    TROUBLES: Allowance(at_once=64, every_s=1.0),  # of one node, to the supervisor: a reporter keeps 64
 }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from holdfast.core.job.injection import Injection
-from holdfast.core.value import Value
+from holdfast.core.value import Value, replace
 from holdfast.core.wire.messages import Message
 
 FLEET = "holdfast supervisor"
@@ -44,6 +44,8 @@ class TroubleKind(StrEnum):
     """The node's own checks say so."""
     OPERATOR = "operator"
     """Nothing: a person wants something done."""
+    REPAIR = "repair"
+    """Nothing new: a node that was taken out may be repaired."""
 
 
 class Verb(StrEnum):
@@ -105,6 +107,27 @@ class Act(StrEnum):
     """An operator's, as the next two."""
     RESTART = "restart"
     INJECT = "inject"
+    CHECK = "check"
+    """Of a node that was taken out, as all that follow: its host's deep checks. They come after each of the next three, too."""
+    RESET_GPU = "reset-gpu"
+    RESTART_DAEMON = "restart-daemon"
+    REBOOT = "reboot"
+    PROBATION = "probation"
+    """It is a spare again. If it is taken out once more within the time, it stays out."""
+    REPORT = "report"
+    """A person has to repair it."""
+
+
+class RepairStep(StrEnum):
+    """Where a repair is, within each of its acts."""
+
+    READY = "ready"
+    """Its host has to be heard, cordoned and empty, and it has to be its turn."""
+    RUN = "run"
+    CHECK = "check"
+    PROBATION = "probation"
+    REPORT = "report"
+    """Its cloud has to be told by a label that a person has to repair it."""
 
 
 class RankSaid(Value):
@@ -139,6 +162,16 @@ class Recovery(Value):
     """The same, and the time of the steps that were made again."""
 
 
+class Repaired(Value):
+    """What came of the last order to repair a host, as its daemon says."""
+
+    order: str
+    ok: bool
+    text: str
+    is_busy: bool = False
+    """Nothing was done: somebody works there."""
+
+
 # --- from a reporter ------------------------------------------------------------------------------------------------
 
 
@@ -155,6 +188,8 @@ class Standing(FleetMessage):
     """As in `NodeRecord`."""
     job: str
     """As people call it (--rdzv-id). Empty: it waits for any job."""
+    proof: str = ""
+    """What only the job's own nodes can say (`Identity.name_proof`). Empty: the job has no secret."""
     life: str = ""
     """Of the run of that job. Empty: not known yet."""
     state: str
@@ -182,6 +217,14 @@ class Standing(FleetMessage):
     """What the job's own clients have told of how it may be treated, by Google's names."""
     recovery: Recovery | None = None
     """The last one. None: there was none yet."""
+    offers: tuple[str, ...] = ()
+    """Of a host's daemon: by which acts it can repair its host. Empty: by none."""
+    repaired: Repaired | None = None
+    """The last one, of a daemon's earlier lives too. None: there was none, or it is not over."""
+    is_beside: bool = False
+    """A host's daemon says it, beside agents of ours: whether the node lives is theirs to say."""
+    boot: str = ""
+    """Of a host's daemon: which boot of the host this is, as the kernel calls it."""
 
 
 class Trouble(FleetMessage):
@@ -227,6 +270,25 @@ class Bye(FleetMessage):
     reason: str
 
 
+WORD_CHARS, WORDS_CHARS, ANSWER_CHARS = 100, 500, 1000
+"""Of a reporter's texts: a name, what happened, and what became of an order. Longer ones are cut, since they are kept."""
+
+
+def shortened(message: FleetMessage) -> FleetMessage:
+    """A reporter's message with texts of such lengths."""
+    match message:
+        case Standing(state=state, outcome=outcome):
+            short = {"state": state[:WORD_CHARS], "outcome": outcome[:WORDS_CHARS]}
+        case Trouble(kind=kind, what=what, device=device, cause=cause):
+            short = {"kind": kind[:WORD_CHARS], "device": device[:WORD_CHARS], "cause": cause[:WORD_CHARS]}
+            short["what"] = what[:WORDS_CHARS]
+        case Did(text=text):
+            short = {"text": text[:ANSWER_CHARS]}
+        case _:
+            return message
+    return replace(message, **short) if any(getattr(message, field) != text for field, text in short.items()) else message
+
+
 # --- from the supervisor --------------------------------------------------------------------------------------------
 
 
@@ -244,6 +306,12 @@ class Heard(FleetMessage):
     number: int
 
 
+class NotHeard(FleetMessage):
+    """What you say is not heard, and the link is closed."""
+
+    reason: str
+
+
 class Order(FleetMessage):
     """Do this."""
 
@@ -251,7 +319,8 @@ class Order(FleetMessage):
     """Its id: the same one, said again, is the same order."""
     generation: int
     verb: str
-    """restart (all ranks) · exclude · readmit (a node) · stop (the job) · inject (a fault, on the agent's own node)"""
+    """restart (all ranks) · exclude · readmit (a node) · stop (the job) · inject (a fault, on the agent's own node); to a
+    daemon also check · reset-gpu · restart-daemon · reboot"""
     target: str = ""
     """The node that it is about, where it is about one."""
     round: int = 0
@@ -292,6 +361,27 @@ class DeviceKept(Value):
     """The last ten reports about it, with its state at the time."""
 
 
+class Repair(Value):
+    """A node that was taken out and is being repaired, and the progress of that. Written to disk before each step."""
+
+    act: Act
+    """check · reset-gpu · restart-daemon · reboot · probation · report"""
+    step: RepairStep
+    """ready · run · check · probation · report"""
+    id: str
+    """Id of the decision, which is in the record once it has begun."""
+    tries: int = 0
+    """How often its host was not empty when it was to begin."""
+    daemon: str = ""
+    """The life of the host's daemon that was ordered to do it."""
+    boot: str = ""
+    """Which boot of the host it was when this began."""
+    until_unix: float = 0.0
+    """When the step has taken too long, or the probation is over."""
+    waits: str = ""
+    """What it waits for. Empty: for nothing but the host."""
+
+
 class NodeRecord(Value):
     """What the supervisor knows of a node."""
 
@@ -308,6 +398,8 @@ class NodeRecord(Value):
     devices: tuple[DeviceKept, ...] = ()
     history: tuple[Change, ...] = ()
     """The last 100 changes; the last 20 in a list of all nodes."""
+    repair: Repair | None = None
+    """None: it is not being repaired, nor on probation."""
 
 
 class NodeKept(NodeRecord):
@@ -332,6 +424,8 @@ class JobKept(Value):
     """A job over all its lives."""
 
     name: str
+    owner: str = ""
+    """SHA-256 of the proof of who may speak for it. Empty: anybody who may speak to the supervisor."""
     lives: tuple[JobLife, ...] = ()
     recovered: int = 0
     """The newest round of the last run whose trouble has been measured."""
@@ -394,6 +488,10 @@ class Swap(Value):
     """What the scheduler has answered, asked for another node. Empty: it was not asked, or has not answered."""
     is_granted: bool = False
     """Whether that was a yes."""
+    size: int = 0
+    """Nodes of its job when it began."""
+    expected_by_unix: float = 0.0
+    """Its job could go on with one node less, and waits until then for the node that the scheduler gives. 0: it does not."""
 
 
 class Deed(Value):
@@ -404,12 +502,13 @@ class Deed(Value):
     node: str
     job: str
     trouble: str
-    """The trouble: worker · hang · lost · device · unfit · operator"""
+    """The trouble: worker · hang · lost · device · unfit · operator · repair"""
     seen: str
     """The observation, in words."""
     policy: str
     act: str
-    """none · restart-workers · restart-job · swap · shrink · replace · stop; operators': uncordon · restart · stop · inject"""
+    """none · restart-workers · restart-job · swap · shrink · replace · stop; operators': uncordon · restart · stop · inject;
+    repairs': check · reset-gpu · restart-daemon · reboot · probation · report"""
     reason: str
     done: tuple[str, ...] = ()
     """The steps that were carried out."""

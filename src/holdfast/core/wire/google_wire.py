@@ -8,7 +8,7 @@ gRPC over HTTP/2 without TLS, unary, from and to loopback.
 
 from __future__ import annotations
 
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 
 from holdfast.core.wire.protobuf import Message
 
@@ -78,8 +78,8 @@ class HostResponse(Message):
     response: str = ""
 
 
-class Method(StrEnum):
-    """What a daemon can be called for: Google's five, and our goodbye."""
+class Method:
+    """What a daemon can be called for: Google's five, and our goodbye. No StrEnum: a script's Python may be 3.10."""
 
     REGISTER_WORKER = "RegisterWorker"
     REGISTER_WORKLOAD = "RegisterWorkload"

@@ -15,6 +15,9 @@ from holdfast.core.job.injection import Injection
 from holdfast.core.job.report import JobReport
 from holdfast.core.value import Value
 
+LONGEST_LEASE_S = 86400.0
+"""Of `--lease`. A node that was granted more would hear of no other coordinator in that time."""
+
 
 class Message(Value):
     """Base of all messages."""
@@ -118,6 +121,7 @@ class Join(Message):
     calculated_s: dict[str, float] = {}  # As in `Calculated`, as of `round`.  # noqa: RUF012
     life: str = ""
     """The run of the job that `round`, `known_round` and `roster` are of, as in `Past`. Empty: this node has been in none."""
+    in_memory: tuple[tuple[int, int, int, int, int, int, int], ...] = ()  # Of its ranks (`core.page.in_memory.Holding`).
     stash: tuple[tuple[int, int, int, int], ...] = ()  # States in memory here (`core.page.stash.Held`).
     kept: tuple[tuple[int, int, int, int, int], ...] = ()  # Of another node's ranks (`core.page.stash.Kept`).
     stash_at: str = ""  # Where it takes such, and gives them. Empty: it has no part in that.
@@ -357,6 +361,9 @@ class Assigned(Message):
     longest_s: dict[str, float] = {}  # As in `Pace`, of earlier rounds.  # noqa: RUF012
     calculated_s: dict[str, float] = {}  # As in `Calculated`, of earlier rounds.  # noqa: RUF012
     life: str = ""  # Names this run of the job, as in `Past`.
+    state: tuple[int, int] | None = None  # Round and step of what ranks have in memory, if all go on from there.
+    state_from: tuple[str, ...] = ()
+    """Where each rank here has its state from (`core.page.in_memory.Foreseen`). Empty: the ranks see when they have met."""
     stash: tuple[int, int] | None = None  # Round and step of the newest state that all ranks can restore.
     stash_from: str = ""  # Where this node has to fetch that. Empty: it has it.
     stash_disk: tuple[str, int, int] | None = None  # Life, round and step of what it has to read from its disk. None: nothing.
@@ -364,6 +371,12 @@ class Assigned(Message):
     stash_tickets: dict[str, str] = {}  # noqa: RUF012
     """By those addresses: what shows there that states of this node's ranks are its own, to bring and to fetch."""
     logs_at: str = ""  # Where the coordinator's node takes the lines of all ranks. Empty: it takes none.
+
+    @property
+    def state_step(self) -> int | None:
+        """The step that all ranks go on from. None: they see when they have met, or their script says it."""
+        found = self.stash if "stash" in self.state_from else self.state
+        return None if found is None else found[1]
 
 
 class Paced(Message):

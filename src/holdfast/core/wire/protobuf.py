@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 WORD = 1 << 64
 
+MOST_FIELDS = 2048
+"""Of one message: a host's largest has one for each of its ranks. A megabyte of empty ones would take seconds to read."""
+
 
 def number(field: int, value: int) -> bytes:
     """An integer, a truth value or an enumeration's: `value` may be negative."""
@@ -40,9 +43,11 @@ def varint(value: int) -> bytes:
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Each field's number and value, in their order. ValueError: `data` is no message."""
-    at = 0
+    """Each field's number and value, in their order. ValueError: `data` is no message, or has too many."""
+    at = count = 0
     while at < len(data):
+        if (count := count + 1) > MOST_FIELDS:
+            raise ValueError(f"a message of more than {MOST_FIELDS} fields")
         tag, at = _read_varint(data, at)
         field, kind = tag >> 3, tag & 7
         if kind == VARINT:

@@ -8,39 +8,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from holdfast.core.wire.messages import (
-    Assigned,
-    Calculated,
-    Failed,
-    Finish,
-    HangFound,
-    Imports,
-    Join,
-    Leads,
-    Leave,
-    LookAround,
-    Message,
-    Notice,
-    Pace,
-    Paced,
-    Positions,
-    Propose,
-    Refused,
-    Renew,
-    Renewed,
-    Reply,
-    Request,
-    Saving,
-    Seek,
-    Stop,
-    Stopped,
-    StoreAnswer,
-    StoreAsk,
-    Succeeded,
-    ToImport,
-    Vote,
-    Waiting,
-)
+from holdfast.core.wire import messages as wire
 
 
 class Speaker(Enum):
@@ -52,19 +20,19 @@ class Speaker(Enum):
     BOTH = "two electors that look for a coordinator, and name themselves"
 
 
-SPEAKERS: dict[type[Message], Speaker] = {
-    **dict.fromkeys((Join, Renew, Leave, Failed, Stopped, Succeeded, HangFound, Positions), Speaker.CALLER),
-    **dict.fromkeys((Pace, Saving, Calculated, Imports, StoreAsk), Speaker.CALLER),
-    **dict.fromkeys((Assigned, Waiting, Notice, Stop, LookAround, Paced, ToImport, Renewed), Speaker.CALLED),
-    **dict.fromkeys((Finish, Refused, StoreAnswer), Speaker.CALLED),
-    **dict.fromkeys((Request, Reply), Speaker.EITHER),
-    Vote: Speaker.CALLER,
-    Seek: Speaker.BOTH,
-    **dict.fromkeys((Propose, Leads), Speaker.CALLED),
+SPEAKERS: dict[type[wire.Message], Speaker] = {
+    **dict.fromkeys((wire.Join, wire.Renew, wire.Leave, wire.Failed, wire.Stopped, wire.Succeeded), Speaker.CALLER),
+    **dict.fromkeys((wire.HangFound, wire.Positions, wire.Pace, wire.Saving, wire.Calculated), Speaker.CALLER),
+    **dict.fromkeys((wire.Imports, wire.StoreAsk, wire.Vote), Speaker.CALLER),
+    **dict.fromkeys((wire.Assigned, wire.Waiting, wire.Notice, wire.Stop, wire.LookAround, wire.Paced), Speaker.CALLED),
+    **dict.fromkeys((wire.ToImport, wire.Renewed, wire.Finish, wire.Refused, wire.StoreAnswer), Speaker.CALLED),
+    **dict.fromkeys((wire.Propose, wire.Leads), Speaker.CALLED),
+    **dict.fromkeys((wire.Request, wire.Reply), Speaker.EITHER),
+    wire.Seek: Speaker.BOTH,
 }
 
 
-def objection(message: Message, *, to_caller: bool) -> str:
+def objection(message: wire.Message, *, to_caller: bool) -> str:
     """Why that message must not come over this link. Empty: it may. `to_caller`: we made the link. In the other family
     (`core.wire.fleet`) the caller's messages have a node."""
     node = getattr(message, "node", None)

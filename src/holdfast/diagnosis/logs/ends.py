@@ -112,7 +112,7 @@ class Box:
         fields, self._fields = self._fields, {}
         if "process" in fields:
             return self._end(line, rank=int(fields["process"][0]), exitcode=_signalled(code), first=True)
-        if code and speaker.rank is not None:
+        if code and (speaker.rank is not None or speaker.node):
             return self._end(line, rank=speaker.rank, node=speaker.node, exitcode=_signalled(code))
         return None
 

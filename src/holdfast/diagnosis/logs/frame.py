@@ -27,6 +27,7 @@ LEAST_PODS = 16  # So few pods, of which some may be silent, have numbers below 
 OWN = 0.5  # Of so many lines a launcher's own mark is left to `prefix`.
 LONGEST = 160  # Letters of one column.
 
+WRITERS = ("writer", "host")  # Roles of columns that name who writes. A host's number, behind which a colon stands, is no rank.
 STREAM = frozenset({"stdout", "stderr", "out", "err", "o", "e"})
 FLAGS = frozenset({"F", "P"})  # CRI: a whole line, or a part of one.
 LEVEL = frozenset("TRACE DEBUG INFO NOTICE WARN WARNING ERROR ERR CRITICAL FATAL SEVERE PANIC I W E F D T".split())
@@ -37,6 +38,8 @@ _RUN = re.compile(r"\w+")
 _RANKED = re.compile(r"(?i)(?:global_?)?(?:rank|task|proc(?:ess)?|replica)[-_=: ]?(\d{1,5})\b")
 _ONLY_DIGITS = re.compile(r"\W*(\d{1,5})\W*$")
 _LOCAL = re.compile(r"\[default([1-9]\d*)\]|\blocal_rank[=: ]+([1-9]\d*)|^\S+:\d+:\d+ \[([1-9]\d*)\]|--local_rank=([1-9]\d*)")
+_HOSTS = re.compile(r"[\w.-]+:")
+_TELLS_RANKS = re.compile(r"(?i)(?<!local_)(?<!local )rank[ =:]?\d")
 _NAMED = re.compile(r"[-_./@=\d]")
 _PROGRAM = re.compile(r"[\w./@-]+\[\d+\]:?")  # syslog's: a program and its pid, on the host that stands before.
 _POD = re.compile(r"pod/([\w.-]+)")
@@ -50,7 +53,7 @@ TIME_KEYS = ("time", "timestamp", "ts", "@timestamp", "asctime")
 class Column(Value):
     """One of the columns."""
 
-    role: str  # time, writer, or nothing that matters.
+    role: str  # time, writer, host (a writer that is no pod), or nothing that matters.
     pattern: str  # What stands there, with what parts it from the next.
 
 
@@ -61,7 +64,7 @@ class Frame(Value):
     is_json: bool = False  # Each line is a JSON object, in which the text stands under one of `TEXT_KEYS`.
     ranks: Mapping[str, int] = {}  # Of writers whose rank is known.
     pids: Mapping[tuple[str, int], int] = {}  # Of processes, by node and pid, whose lines elsewhere name their rank.
-    ordinal: int | None = 0  # What to add to a pod's number to have its rank. None: it says nothing of ranks.
+    ordinal: int | None = None  # What to add to a pod's number to have its rank. None: it says nothing of ranks.
     alone: bool = True  # No two writers are told apart by a column.
 
     def split(self, line: str, speaker: Speaker) -> tuple[Speaker, str]:
@@ -79,7 +82,7 @@ class Frame(Value):
             at = found.end()
             if column.role == "time":
                 when = seconds(found[0]) if when is None else when
-            elif column.role == "writer":
+            elif column.role in WRITERS:
                 writer = found[0].rstrip(" |:\t")
         return self._inner(self._of_writer(writer, speaker, when), text[at:], speaker, writer)
 
@@ -87,7 +90,7 @@ class Frame(Value):
         said, rest = split(text, outer)
         ours = said.mark if said is not outer else ""
         if said.pod and said.rank is None and file.rank is None:
-            said = replace(said, rank=self._ordinal(said.pod))
+            said = replace(said, rank=self.of_pod(said.pod))
         if outer.at is not None and said.at != outer.at:
             said = replace(said, at=outer.at)
         mark = f"{writer}\0{ours}" if writer and not self.alone else ours
@@ -109,9 +112,10 @@ class Frame(Value):
     def _rank_of(self, writer: str, name: str) -> int | None:
         if writer in self.ranks:
             return self.ranks[writer]
-        return None if self.alone else self._ordinal(name)
+        return None if self.alone else self.of_pod(name)
 
-    def _ordinal(self, name: str) -> int | None:
+    def of_pod(self, name: str) -> int | None:
+        """Its rank, where this log's pods are one rank each."""
         if self.ordinal is None:
             return None
         if _LEAD.search(name):
@@ -150,7 +154,7 @@ class Frame(Value):
             found = pattern.match(text, at)
             if found is None:
                 return line
-            at, writer = found.end(), found[0].rstrip(" |:\t") if column.role == "writer" else writer
+            at, writer = found.end(), found[0].rstrip(" |:\t") if column.role in WRITERS else writer
         return (f"{writer}\0" if writer and not self.alone else "") + text[at:]
 
 
@@ -229,6 +233,8 @@ def _few(starts: Starts, before: int) -> tuple[Column, Starts, bool] | None:
     role, several = _role({one[1].strip("[]:()<>{}") for _, one in kept}, len(kept) == len(starts), before)
     if role is None:
         return None
+    if role == "writer" and all(_HOSTS.fullmatch(one[0].rstrip()) for _, one in kept):
+        role = "host"
     pattern = re.compile(_pattern([one for _, one in kept]))
     left = [(line, end.end()) for line, one in kept if (end := pattern.match(line, one.start())) is not None]
     return Column(role=role, pattern=pattern.pattern), left, several
@@ -311,7 +317,7 @@ def _told(frame: Frame, plain: Sequence[str], speaker: Speaker) -> Frame:
     return replace(
         frame,
         ranks=_known(only if one_each else {}, named, pods),
-        ordinal=_ordinal(pods, only, one_each, several),
+        ordinal=_ordinal(pods, only, one_each, plain, blank),
         pids={pid: next(iter(ranks)) for pid, ranks in pids.items() if len(ranks) == 1},
     )
 
@@ -323,9 +329,17 @@ def _known(only: dict[str, int], named: dict[str, int], pods: set[str]) -> dict[
     return {**(named if len(named) == len(pods) > 1 else {}), **only}
 
 
-def _ordinal(pods: set[str], only: dict[str, int], one_each: bool, several: bool) -> int | None:
-    """What makes a rank of a pod's number."""
-    if several or not one_each:
+def _counts(frame: Frame, pods: set[str], plain: Sequence[str]) -> bool:
+    """Whether numbers of pods may be ranks: pods have written it, no hosts, or its lines name ranks otherwise."""
+    if any(one.role == "host" for one in frame.columns):
+        return False
+    some = plain[:MOST]
+    return bool(pods) or any(_TELLS_RANKS.search(one) or frame.split(one, Speaker())[0].rank is not None for one in some)
+
+
+def _ordinal(pods: set[str], only: dict[str, int], one_each: bool, plain: Sequence[str], frame: Frame) -> int | None:
+    """What makes a rank of a pod's number, where each has one."""
+    if not one_each or not _counts(frame, pods, plain):
         return None
     numbers = [number for pod in pods if (number := index(pod)) is not None]
     if numbers and max(numbers) >= max(LEAST_PODS, 2 * len(pods)):

@@ -130,8 +130,8 @@ class Log:
         """Who is meant by a line that names nobody: the pod that is being described, if one is."""
         if speaker.rank is None and speaker.local is None and (found := _DESCRIBED.match(text)):
             if found[1] == "Name":
-                rank = index(found[2])
-                self._pod, self._pod_line = replace(self.speaker, rank=rank, node=found[2]), -POD if rank is None else number
+                self._pod = replace(self.speaker, rank=self.frame.of_pod(found[2]), node=found[2])
+                self._pod_line = number if index(found[2]) is not None else -POD
             elif number - self._pod_line < POD:
                 self._pod = replace(self._pod, node=found[2])
         return self._pod if number - self._pod_line < POD else speaker
@@ -214,13 +214,16 @@ class Scanner:
         lines = sample.rstrip(b"\n").split(b"\n")[-LAST:]
         is_known = bool(log.ends or log.sightings)
         for number, line in enumerate(lines, log.lines - len(lines) + 1):
-            speaker, text = log.frame.split(_decoded(line), log.speaker)
+            whole = _decoded(line)
+            if is_known and not tells(whole):
+                continue
+            speaker, text = log.frame.split(whole, log.speaker)
             if tells(text):
                 log.said.append(text)
             if not is_known and (found := self.meanings.guess(text)) is not None:
                 rule, match = found
                 said = _groups(match)
-                meant = _meant(rule, said, text, speaker)
+                meant = _meant(rule, said, text, speaker, log.frame)
                 seen = _sighting(rule, said, meant, text, log.source, max(1, number), 0)
                 if best is None or rule.confidence > best[0]:
                     best = rule.confidence, seen
@@ -311,7 +314,7 @@ class Scanner:
             return
         rule, found = best
         said = _groups(found)
-        meant = _meant(rule, said, text, speaker)
+        meant = _meant(rule, said, text, speaker, log.frame)
         key = _key(rule, meant, said.get("what", ""))
         log.counts[key] = log.counts.get(key, 0) + 1
         before = log.sightings.get(key)
@@ -397,11 +400,11 @@ def _sighting(
     )  # fmt: skip
 
 
-def _meant(rule: Rule, said: Mapping[str, str], text: str, speaker: Speaker) -> Speaker:
+def _meant(rule: Rule, said: Mapping[str, str], text: str, speaker: Speaker, frame: Frame) -> Speaker:
     """Whom a message is about: whom it names, else its writer."""
     rank = int(said["rank"]) if said.get("rank", "").isdigit() else speaker.rank
     if rank is None and rule.depth > EFFECT and (pod := _OBJECT.search(text)) is not None:
-        rank = index(pod[1].rstrip("."))
+        rank = frame.of_pod(pod[1].rstrip("."))
     if rank is None and speaker.local is None and rule.depth > EFFECT and len(named := set(_NAMED.findall(text))) == 1:
         rank = int(named.pop())
     local = int(said["local"]) if "local" in said else speaker.local

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from holdfast.core.job.finding import UNSURE, Class, Finding
+from holdfast.core.job.finding import UNSURE, Class, Finding, Quote
 from holdfast.core.value import replace
 from holdfast.diagnosis.judgement import HELPS
 from holdfast.diagnosis.places import whom
@@ -23,12 +23,13 @@ SURE, SURER = 0.6, 0.8  # How likely a class must be by the words to be named wh
 MOST = 0.65  # No answer by words alone is surer: where they were tried, two in three were right.
 MOST_LINES = 60
 
-_PLAINLY = (
-    r"(?i)error|exception|fatal|fail|critical|cannot|can't|unable|abort|panic|kill|denied|exceed|lost|unreachable|crash|refused"
-    r"|timed? ?out|oom|xid|ecc|no such|invalid|unexpected|corrupt|missing|preempt|cancel|evict|drain"
+_FAILS = (  # One line at least must have one of these: the others may be harmless.
+    *("error", "exception", "fatal", "fail", "critical", "cannot", "can't", "unable", "abort", "panic", "kill", "denied"),
+    *("exceed", "lost", "unreachable", "crash", "refused", "timeout", "timedout", "time out", "timed out", "oom", "xid", "ecc"),
+    *("no such", "invalid", "unexpected", "corrupt", "missing", "preempt", "cancel", "evict", "drain"),
 )
-_FAILS = re.compile(_PLAINLY)  # One line at least must say as much: the others may be harmless.
-_TELLS = re.compile(rf"{_PLAINLY}|memory|signal|not |down\b|warn|assert")
+_TELLS = (*_FAILS, "memory", "signal", "not ", "warn", "assert")
+_DOWN = re.compile(r"down\b")
 _WORD = re.compile(r"[a-zA-Z_][a-zA-Z_]+")
 _PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
 _DIGITS = re.compile(r"\d+")
@@ -36,7 +37,14 @@ _DIGITS = re.compile(r"\d+")
 
 def tells(line: str) -> bool:
     """Whether a line may tell of a failure, and not only of what was survived."""
-    return _TELLS.search(line) is not None and not any(one.search(line) for one in kinds_of_lines("passes"))
+    lower = line.lower()
+    has_word = any(word in lower for word in _TELLS) or ("down" in lower and _DOWN.search(lower) is not None)
+    return has_word and not any(one.search(line) for one in kinds_of_lines("passes"))
+
+
+def _fails(line: str) -> bool:
+    lower = line.lower()
+    return any(word in lower for word in _FAILS)
 
 
 def distinct(lines: Iterable[str]) -> tuple[str, ...]:
@@ -66,7 +74,7 @@ def features(lines: Iterable[str]) -> set[str]:
 def weighed(found: Finding, said: Sequence[str]) -> Finding:
     """The finding, where its rule is not sure as the words of `said` have it."""
     is_of_end = not found.rule and bool(found.evidence)  # how it ended is known, and tells more
-    if found.confidence >= RULES_SURE or is_of_end or not any(map(_FAILS.search, said)):
+    if found.confidence >= RULES_SURE or is_of_end or not any(map(_fails, said)):
         return found
     order = likely(said)
     kind, share = order[0]
@@ -74,8 +82,14 @@ def weighed(found: Finding, said: Sequence[str]) -> Finding:
         return found
     if found.kind == Class.UNKNOWN:
         is_open = found.likely or not found.confidence  # else a rule or an end says that nobody can know
+        if found.likely and not _has_one(said, found.evidence):
+            return found  # the last lines tell of what followed
         return _by_words(found, order, said) if share >= SURE and is_open else found
     return _by_words(found, order, said) if share >= SURER else replace(found, confidence=min(found.confidence, DOUBTED))
+
+
+def _has_one(said: Sequence[str], evidence: Sequence[Quote]) -> bool:
+    return any(quote.text in line or line in quote.text for quote in evidence for line in said)
 
 
 def likely(said: Iterable[str]) -> list[tuple[Class, float]]:

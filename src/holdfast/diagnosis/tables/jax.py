@@ -35,4 +35,4 @@ RULES: tuple[Row, ...] = (
     ("tpu-halt", "framework", CAUSE, 72, "*** Halt is unexpected, all pending programs will fail", r"\*\*\* Halt is unexpected, all pending programs will fail", "a program halted its TPU", "try another version of jaxlib and libtpu; if it comes again on that host only, replace it", "https://docs.cloud.google.com/tpu/docs/troubleshooting/trouble-jax", "E1224 22:35:53.165575   26868 real_program_continuator.cc:1331] 0x0x0_TC0: *** Halt is unexpected, all pending programs will fail. This is likely an XLA compiler bug"),
     ("tpu-unhealthy", "gpu", CAUSE, 85, "is not HEALTHY yet. Re-run when all TPUs are HEALTHY", r"is not HEALTHY yet\. Re-run when all TPUs are HEALTHY", "a TPU is not fit for use", "wait until it is repaired, or make it anew", "https://github.com/pytorch/xla: torch_xla/distributed/xla_dist.py", "RuntimeError: TPU node-v3-32 is not HEALTHY yet. Re-run when all TPUs are HEALTHY"),
 )
-ACTIONS = {"jax-cudnn": "stop"}
+ACTIONS = {"jax-cudnn": "stop", "xla-hbm-oom": "stop"}  # both as the program is compiled: a restart does the same

@@ -69,4 +69,4 @@ RULES: tuple[Row, ...] = (
     ("horovod-stalled", "unknown", EFFECT, 45, "[missing ranks: |Missing ranks:", r"\[missing ranks: (?P<missing>\d+(?:, \d+)*)\]|Missing ranks:(?P<lines>(?:\n[^\n]*?\b\d+: \[[^\n]*)*)", "others wait for a tensor of it", "see the ranks that are missing", "https://github.com/horovod/horovod: horovod/common/stall_inspector.cc", "Stalled ops:HorovodBroadcast_dense_1_bias_0 [missing ranks: 1, 3]"),
 )
 
-ACTIONS = {"object-store": "restart", "fsspec-timeout": "restart", "nan-loss": "ask", "checkpoint-cut-off": "ask"}  # most often of a full disk, which is full after a restart too
+ACTIONS = {"no-route": "ask", "object-store": "restart", "fsspec-timeout": "restart", "nan-loss": "ask", "checkpoint-cut-off": "ask"}  # most often of a full disk, which is full after a restart too

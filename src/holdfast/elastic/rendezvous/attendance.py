@@ -17,20 +17,7 @@ from holdfast.agent.group.messages import Exit, LeaseOver, Send, Told
 from holdfast.core.job.report import JobReport, Outcome
 from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
 from holdfast.core.value import replace
-from holdfast.core.wire.messages import (
-    Assigned,
-    Finish,
-    Join,
-    Leave,
-    Message,
-    Refused,
-    Request,
-    RequestKind,
-    Stop,
-    Stopped,
-    Succeeded,
-    Waiting,
-)
+from holdfast.core.wire import messages as wire
 
 
 class Enter(Observation):
@@ -74,16 +61,16 @@ class Stage(StrEnum):
 class Attendance:
     """The machine."""
 
-    def __init__(self, join: Join) -> None:
+    def __init__(self, join: wire.Join) -> None:
         self.join = join
         self.state = Stage.OUT
         self.round = 0
-        self.assigned: Assigned | None = None
+        self.assigned: wire.Assigned | None = None
         self.why = ""  # why it was called, or the job closed, in words
         self.closing = False  # whether no further round will form
         self.spare_because = ""  # why there is no seat for it, as it was last said
         self.report: JobReport | None = None
-        self.refused: Refused | None = None
+        self.refused: wire.Refused | None = None
         self.kill_at = NEVER
 
     def begin(self, now: float) -> list[Action]:
@@ -118,12 +105,12 @@ class Attendance:
                 return self._enter(port)
             case Stage.IN, Finished():
                 self.state, self.kill_at = Stage.DONE, NEVER
-                return [Send(message=Succeeded(node=self.join.node, round=self.round))]
+                return [Send(message=wire.Succeeded(node=self.join.node, round=self.round))]
             case Stage.CALLED, Finished():
                 return self._cannot_come_back()
             case _, Close(reason=reason):
                 self.state, self.closing, self.why, self.kill_at = Stage.LEFT, True, reason, NEVER
-                stop = Request(node=self.join.node, kind=RequestKind.STOP, reason=reason)
+                stop = wire.Request(node=self.join.node, kind=wire.RequestKind.STOP, reason=reason)
                 return [Send(message=stop), *self._stopped()]
             case _, Depart(reason=reason):
                 # First: where the coordinator is here too, no round may form that ends with it at once.
@@ -133,25 +120,25 @@ class Attendance:
                 return [EndWorkers()]
         return []
 
-    def _told(self, message: Message) -> list[Action]:
+    def _told(self, message: wire.Message) -> list[Action]:
         match self.state, message:
-            case Stage.JOINING, Assigned(round=number) if number > self.round:
+            case Stage.JOINING, wire.Assigned(round=number) if number > self.round:
                 self.state, self.round, self.assigned, self.why = Stage.IN, number, message, message.reason
-            case Stage.JOINING, Waiting(round=number, reason=reason) if number > self.join.known_round:
+            case Stage.JOINING, wire.Waiting(round=number, reason=reason) if number > self.join.known_round:
                 return self._spare(number, reason)
-            case Stage.JOINING, Stop(round=number, rejoin=True) if number == self.round:
+            case Stage.JOINING, wire.Stop(round=number, rejoin=True) if number == self.round:
                 return [Send(message=self.join)]
-            case Stage.IN, Stop(round=number, reason=reason, rejoin=rejoin) if number == self.round:
+            case Stage.IN, wire.Stop(round=number, reason=reason, rejoin=rejoin) if number == self.round:
                 self.closing = self.closing or not rejoin
                 return self._called(reason)
-            case Stage.DONE, Stop(round=number, rejoin=rejoin) if number == self.round:
+            case Stage.DONE, wire.Stop(round=number, rejoin=rejoin) if number == self.round:
                 self.closing = self.closing or not rejoin
                 return self._cannot_come_back() if rejoin else self._stopped()
-            case Stage.OUT | Stage.CALLED | Stage.LEFT, Stop(round=number, rejoin=False) if number == self.round:
+            case Stage.OUT | Stage.CALLED | Stage.LEFT, wire.Stop(round=number, rejoin=False) if number == self.round:
                 self.closing = True
-            case _, Finish(report=report):
+            case _, wire.Finish(report=report):
                 self.state, self.closing, self.report, self.why = Stage.ENDED, True, report, report.reason
-            case _, Refused(reason=reason):
+            case _, wire.Refused(reason=reason):
                 self.state, self.closing, self.refused, self.why = Stage.ENDED, True, message, reason
         return []
 
@@ -179,7 +166,7 @@ class Attendance:
 
     def _leave(self, reason: str) -> list[Action]:
         self.state, self.kill_at = Stage.LEFT, NEVER
-        return [Send(message=Leave(node=self.join.node, round=self.round, reason=reason)), *self._stopped()]
+        return [Send(message=wire.Leave(node=self.join.node, round=self.round, reason=reason)), *self._stopped()]
 
     def _stopped(self) -> list[Action]:
-        return [Send(message=Stopped(node=self.join.node, round=self.round))] if self.round else []
+        return [Send(message=wire.Stopped(node=self.join.node, round=self.round))] if self.round else []

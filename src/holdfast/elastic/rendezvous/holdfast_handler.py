@@ -24,7 +24,7 @@ from holdfast.runtime.net.addresses import is_here, own_address
 from holdfast.runtime.net.frames import Identity
 from holdfast.runtime.net.network import open_doors
 from holdfast.runtime.secrets import Shelter, shelter_of
-from holdfast.telemetry.record.job_secret import job_secret
+from holdfast.telemetry.record.job_secret import job_identity
 from holdfast.telemetry.record.state_dir import state_home
 
 from .api import RendezvousHandler, RendezvousParameters
@@ -243,7 +243,7 @@ def create_handler(params: RendezvousParameters) -> HoldfastRendezvousHandler:
     attendant = Attendant(
         join,
         rules,
-        Identity(params.run_id, _token(params)),
+        identity_of(params.run_id, params.get("token_file")),
         (host, port),
         shelter=_shelter(params),
         may_host=is_here(host) if may_host is None else may_host,
@@ -284,17 +284,17 @@ def _lease_s(params: RendezvousParameters) -> float:
     return _seconds(params, "lease", 3.0)
 
 
-_tokens: dict[str, bytes] = {}  # run id → its secret, which is no longer in the environment
+_identities: dict[str, Identity] = {}  # run id → what has its secret, which is no longer in the environment
 
 
-def _token(params: RendezvousParameters) -> bytes:
-    """The job's secret; empty where it has none. It is not left to the workers, but a second handler of the job finds it."""
-    path = params.get("token_file")
-    if path is None and params.run_id in _tokens and b"HOLDFAST_TOKEN" not in os.environb:
-        return _tokens[params.run_id]
-    found = job_secret(path, "the rendezvous setting token_file", state_home(os.environ))
+def identity_of(job: str, path: str | None) -> Identity:
+    """What proves that we belong to the job, by the token's file, if one is named. Its secret is not left to workers, but a
+    second handler of the job finds it."""
+    if path is None and job in _identities and b"HOLDFAST_TOKEN" not in os.environb:
+        return _identities[job]
+    found = job_identity(job, path, "the rendezvous setting token_file", state_home(os.environ))
     if path is None:
-        _tokens[params.run_id] = found
+        _identities[job] = found
     return found
 
 

@@ -58,12 +58,12 @@ def _compare(found: Findings, name: str, port: dict[str, Any], was: dict[str, An
 
 def _ports(look: Look) -> dict[str, dict[str, Any]]:
     """`mlx5_0/1` → what the kernel says of it. ft_launcher's templates for other files are the argument."""
-    state, _, downed = look.argument.partition(":")
+    state, downed = _templates(look.argument)
     found = {}
     for nic_name in look.names(FOLDER):
         for port in look.names(f"{FOLDER}/{nic_name}/ports"):
             folder = f"{FOLDER}/{nic_name}/ports/{port}"
-            place = {"nic": nic_name, "port": port}
+            place = {"nic": nic_name, "dev_name": nic_name, "port": port}
             found[f"{nic_name}/{port}"] = {
                 "state": _word(look.text((state or STATE).format(**place))),
                 "physical": _word(look.text(f"{folder}/phys_state")) or "physical state not told",
@@ -73,6 +73,13 @@ def _ports(look: Look) -> dict[str, dict[str, Any]]:
                 "carrier": _carrier_losses(look, nic_name, folder),
             }
     return found
+
+
+def _templates(argument: str) -> tuple[str, str]:
+    """`STATE:DOWNED`: the `:` is one that `/` follows, for PCI addresses have others. As `grammar.join_paths`."""
+    found = re.split(r"(?<!\\):(?=/)", argument, maxsplit=1)
+    state, downed = found if len(found) == 2 else (argument, "")
+    return state.replace("\\:/", ":/"), downed.replace("\\:/", ":/")
 
 
 def _carrier_losses(look: Look, nic_name: str, folder: str) -> int:

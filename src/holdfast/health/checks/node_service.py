@@ -58,10 +58,11 @@ def judge(response: Response) -> Verdict:
     except (ValueError, RecursionError):
         report = None
     failed = report.get("fail_count") if isinstance(report, dict) else None
-    if not isinstance(failed, int | float) or isinstance(failed, bool):
+    if not isinstance(failed, int | float) or isinstance(failed, bool) or failed != failed:  # NaN is no count
         return degraded(f"the health service's report cannot be read: {response.output[:200]!r}", UNREADABLE)
     if failed > 0:
         names = report.get("failed_checks") or []
         told = ", ".join(map(str, names)) if isinstance(names, list) else str(names)
-        return unfit(f"the health service counts {failed:g} failed checks: {told or 'it does not name them'}")
+        count = f"{min(failed, 1e9):g}"  # an int may have any length
+        return unfit(f"the health service counts {count} failed checks: {told or 'it does not name them'}")
     return fit("the health service says that all is well")

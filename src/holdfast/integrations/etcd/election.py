@@ -104,10 +104,14 @@ class EtcdStore:
             case election.Keep(term=term):
                 return self._keep(term)
             case election.Persist(term=term, past=past):
-                return self._persist(term, past)
+                if not self.client.transact([etcd.created(self.leader_key, term)], [self._put_state(past)]).get("succeeded"):
+                    return election.Deposed(term=term, reason="our key in etcd was deleted")
+                return election.Persisted(term=term, past=past)
             case election.Resign(term=term, past=past, forget=forget):
                 with contextlib.suppress(Exception):  # then the lease runs out by itself
-                    self._resign(term, past, forget)
+                    left = [etcd.delete(self.state_key)] if forget else [self._put_state(past)] if past else []
+                    self.client.transact([etcd.created(self.leader_key, term)], [*left, etcd.delete(self.leader_key)])
+                    self._revoke()
                 return None
         raise AssertionError(f"etcd cannot do {action!r}")
 
@@ -157,16 +161,6 @@ class EtcdStore:
         if etcd.number(leader, "create_revision") != term:
             return election.Deposed(term=term, reason="our key in etcd was deleted")
         return election.Kept(term=term, asked_at=asked_at)
-
-    def _persist(self, term: int, past: Past) -> election.StoreSeen:
-        if not self.client.transact([etcd.created(self.leader_key, term)], [self._put_state(past)]).get("succeeded"):
-            return election.Deposed(term=term, reason="our key in etcd was deleted")
-        return election.Persisted(term=term, past=past)
-
-    def _resign(self, term: int, past: Past | None, forget: bool) -> None:
-        left = [etcd.delete(self.state_key)] if forget else [self._put_state(past)] if past else []
-        self.client.transact([etcd.created(self.leader_key, term)], [*left, etcd.delete(self.leader_key)])
-        self._revoke()
 
     # --- requests -------------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from holdfast.runtime.clocks import passed_s
 from holdfast.runtime.net.codec import build
 from holdfast.supervisor.fleet.messages import Keep
 from holdfast.supervisor.fleet.state import Kept
-from holdfast.supervisor.store import TABLES, LeadLost, Store
+from holdfast.supervisor.store import TABLES, LeadLost, Store, portions
 
 PREFIX = "/holdfast-fleet"
 
@@ -166,7 +166,7 @@ class EtcdStore:
         last = {(change.table, change.key): change for change in changes}  # a transaction writes no key twice
         writes = [self._write(change) for change in last.values()]
         until = min(passed_s() + KEEP_S, self.until)
-        for some in _portions(writes):
+        for some in portions(writes, lambda write: len(write.get("request_put", {}).get("value", "")), BYTES, AT_ONCE):
             while True:
                 try:
                     answer = self.client.transact(ours, some)
@@ -207,19 +207,6 @@ def open_store(where: str, name: str) -> EtcdStore:
         given.setdefault("protocol", "https")
     endpoints = [endpoint(one, "--store", default_port=etcd.PORT) for one in comma_list(hosts)]
     return EtcdStore(endpoints, etcd.access(given, "--store"), f"/{prefix}" if prefix else PREFIX, name)
-
-
-def _portions(writes: list[etcd.Kv]) -> list[list[etcd.Kv]]:
-    portions: list[list[etcd.Kv]] = [[]]
-    size = 0
-    for write in writes:
-        length = len(write.get("request_put", {}).get("value", ""))
-        if len(portions[-1]) == AT_ONCE or (portions[-1] and size + length > BYTES):
-            portions.append([])
-            size = 0
-        portions[-1].append(write)
-        size += length
-    return portions
 
 
 if TYPE_CHECKING:

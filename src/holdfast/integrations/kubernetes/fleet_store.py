@@ -3,10 +3,10 @@
 `NAME`, a ConfigMap, has the number of the leader's life, and `NAME-0` to `NAME-15` what is kept. Who begins to lead writes its
 number into each. A write holds only if nobody has written since the writer did: so a supervisor that has lost the lead changes
 nothing, nor does a request that was long on its way. What belongs together but lies in several ConfigMaps stands in `NAME`
-until it is in all of them, and the next leader completes it.
+until it is in all of them, and the next leader completes it; what they have no room for is not begun.
 
 A thread renews the Lease, whose time counts from before each request, by a clock that goes on while this machine sleeps. A
-write that the API server does not answer in KEEP_S costs the lead.
+write that the API server does not take in KEEP_S costs the lead, and nothing else: its rights may come, or come back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from holdfast.integrations.kubernetes.lease import MARGIN, Lease, Turn, lease_of
 from holdfast.runtime.clocks import passed_s, utc
 from holdfast.runtime.net.codec import build
 from holdfast.supervisor.fleet.state import Kept
-from holdfast.supervisor.store import TABLES, LeadLost
+from holdfast.supervisor.store import TABLES, LeadLost, portions
 
 if TYPE_CHECKING:
     from holdfast.supervisor.fleet.messages import Keep
@@ -42,8 +42,11 @@ TTL_S = 10
 STEP_S, KEEP_S = 2.0, 3.0  # How long a request may take, and a write with all that it is tried again.
 AGAIN_S, LOOK_S = 0.1, 1.0  # Before what has failed is tried again, and between two looks at another's Lease.
 
-PARTS = 16
-"""ConfigMaps, of 1 MiB at most."""
+PARTS, ROOM = 16, 1 << 20
+"""ConfigMaps, and the bytes that the values of one may have."""
+
+TOGETHER = 400_000
+"""Bytes that are written together: `NAME` has room for them too, where they are quoted and up to twice as long."""
 
 GENERATION = "holdfast/generation"  # Annotation: the number of the life that may write.
 NUMBER, JOURNAL = "generation", "journal"  # Keys of `NAME`.
@@ -66,6 +69,7 @@ class KubernetesStore:
         self.term = 0  # How often we have led.
         self.generation = 0
         self.versions: dict[str, str] = {}  # ConfigMap → its version after our last write.
+        self.sizes: dict[str, dict[str, int]] = {}  # ConfigMap → key → bytes of its value.
         self.until = 0.0
         self.turn = threading.Lock()  # Held while `lease` and `until` change together.
         self.closed = threading.Event()
@@ -78,11 +82,9 @@ class KubernetesStore:
     def seek(self) -> str:
         try:
             return self._sought()
-        except Refused as error:
-            raise UsageError(f"--store: {error}", hint=HINT) from error
         except WRONG as error:
             self.closed.wait(AGAIN_S)
-            return f"Kubernetes: {words(error)}"
+            return f"Kubernetes: {_words(error)}"
 
     def _sought(self) -> str:
         found = self._read_lease()
@@ -159,10 +161,9 @@ class KubernetesStore:
                     self._patch(name, data)
                 self._patch(self.name, {JOURNAL: None})
                 parts = [self._taken(f"{self.name}-{part}") for part in range(PARTS)]
-        except Refused as error:
-            raise HoldfastError(f"the fleet's state cannot be taken over: {error}", hint=HINT) from error
         except WRONG as error:
-            raise self._lost(f"Kubernetes does not say what was kept: {words(error)}") from error
+            self.closed.wait(LOOK_S)
+            raise self._lost(f"Kubernetes does not say what was kept: {_words(error)}") from error
         rows = sorted(item for part in parts for item in part.items())
         found: dict[str, Any] = {
             table: tuple(build(kind, json.loads(text)) for key, text in rows if key.startswith(f"{table}."))
@@ -182,22 +183,31 @@ class KubernetesStore:
         while self.left_s() > 0:
             found = self._read(self._maps(name)) or self._make(name)
             if self._owner(found) > self.generation:
-                break
+                raise self._lost("another supervisor leads")
             self.versions[name] = found["metadata"]["resourceVersion"]
             try:
                 return self._data(self._write(name, {}))
             except urllib.error.HTTPError as error:
                 if error.code != 409:
                     raise
-        raise self._lost("another supervisor leads")
+        raise self._lost("its Lease was over before it had read what was kept")
 
     def keep(self, changes: Sequence[Keep]) -> None:
         """See `Store`. A write without an answer is sent again: twice is as good as once."""
-        rows = sorted({_row(change): change for change in changes}.items(), key=lambda row: row[0])
-        writes = [
-            (f"{self.name}-{part}", {key: _text(change) for (_, key), change in some})
+        rows = {_row(change): _text(change) for change in changes}
+        for some in portions(rows.items(), lambda row: len(row[0][1]) + len(row[1] or ""), TOGETHER):
+            self._keep_together(sorted(some))
+
+    def _keep_together(self, rows: list[tuple[tuple[int, str], str | None]]) -> None:
+        writes: list[tuple[str, Data]] = [
+            (f"{self.name}-{part}", {key: text for (_, key), text in some})
             for part, some in groupby(rows, key=lambda row: row[0][0])
         ]
+        for name, data in writes:
+            size = sum((self.sizes[name] | {key: len(text or "") for key, text in data.items()}).values())
+            if size > ROOM:
+                hint = "keep the fleet's state in etcd: --store etcd://…"
+                raise HoldfastError(f"the fleet's state cannot be written: ConfigMap {name} has no room for it", hint=hint)
         if len(writes) > 1:
             self._patch(self.name, {JOURNAL: json.dumps(writes)})
         for name, data in writes:
@@ -211,16 +221,10 @@ class KubernetesStore:
             try:
                 self._write(name, data)
                 return
-            except Refused as error:
-                raise HoldfastError(f"the fleet's state cannot be written: {error}", hint=HINT) from error
             except WRONG as error:
-                code = getattr(error, "code", 0)
-                if code in (400, 413, 422):
-                    hint = "is there more than fits into ConfigMaps? etcd://… takes it"
-                    raise HoldfastError(f"the fleet's state cannot be written: {words(error)}", hint=hint) from error
                 if passed_s() + AGAIN_S >= until:
-                    raise self._lost(f"Kubernetes has not taken what was to be kept: {words(error)}") from error
-                if code in (404, 409):
+                    raise self._lost(f"Kubernetes has not taken what was to be kept: {_words(error)}") from error
+                if getattr(error, "code", 0) in (404, 409):
                     self._look_again(name)
                 else:
                     self.closed.wait(AGAIN_S)
@@ -237,6 +241,7 @@ class KubernetesStore:
         meta = {"resourceVersion": self.versions[name], "annotations": {GENERATION: str(self.generation)}}
         answer = self.api.ask("patch configmaps", self._maps(name), {"metadata": meta, "data": data}, timeout_s=STEP_S)
         self.versions[name] = answer["metadata"]["resourceVersion"]
+        self.sizes[name] = {key: len(text) for key, text in self._data(answer).items()}
         return answer
 
     def _read(self, path: str) -> Thing | None:
@@ -292,7 +297,12 @@ def _row(change: Keep) -> tuple[int, str]:
 
 
 def _text(change: Keep) -> str | None:
+    """ASCII."""
     return None if change.value is None else json.dumps(to_plain(change.value))
+
+
+def _words(error: BaseException) -> str:
+    return f"{words(error)}; {HINT}" if isinstance(error, Refused) else words(error)
 
 
 if TYPE_CHECKING:

@@ -2,12 +2,14 @@
 
     drain      the node is cordoned and has our taint, with the reason as an annotation; our pods there are evicted
     uncordon   takes back what `drain` did, and nothing that others did
+    vacant     no pod is there but a DaemonSet's and the kubelet's own, in whichever namespace
+    label      for a cloud that acts on labels, as GKE does
     replace    whatever pods of ours are still there go, by eviction, else deleted: their controllers make others elsewhere
 
 A pod's agent names its node by `HOLDFAST_NODE_NAME`, from `spec.nodeName`. The taint is NoSchedule: NoExecute would end other
 people's pods, past their budgets. A pod without a controller stays: nothing would make another.
-The pods of a `replace` are written down at the node, by its key, before the first of them goes: called again it means the same
-pods, and none that came later.
+The pods of a `drain` or a `replace` are written down at the node, by its key, before the first of them goes: called again it
+means the same pods, and none that came later.
 """
 
 from __future__ import annotations
@@ -32,9 +34,13 @@ from holdfast.supervisor.fleet.messages import Need
 from holdfast.supervisor.orchestrator import ASK_S
 
 TAINT, REASON, CORDONED, REPLACED = "holdfast/unfit", "holdfast/reason", "holdfast/cordoned", "holdfast/replaced"
+LABELLED = "holdfast/labelled"  # Annotation: the key of the last label.
+DRAIN = "drain"  # Key of the pods that a drain means.
 AGENT = "holdfast/agent"  # Label of our pods.
 
 Answer = TypeVar("Answer")
+
+OF_A_NODE = ("DaemonSet", "Node")  # Owners of what is on every node; the second is that of a kubelet's static pods.
 
 STATEFUL_SET, ENDED = "StatefulSet", ("Succeeded", "Failed")
 
@@ -49,7 +55,7 @@ OTHERS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 class Adapter:
     """See `supervisor.orchestrator.Orchestrator`."""
 
-    name = "kubernetes"
+    name, evicts = "kubernetes", True
 
     def __init__(self, *, step_s: float = STEP_S) -> None:
         self.step_s = step_s
@@ -60,10 +66,16 @@ class Adapter:
         decode_status(b"{}")
 
     def drain(self, node: str, reason: str) -> str:
-        """What a budget does not let go stays, and is named."""
+        """What a budget does not let go stays, and is named. Asked again for the same reason, it goes on with the pods of the
+        first time: what others have done to the node since, and pods that have come since, are theirs."""
         with Api(self.step_s) as api:
             api.change(node, lambda found: _drained(found, reason))
-            answers = {pod.metadata.name: api.evict(pod) for pod in api.pods(node)}
+            there = api.pods(node)
+            found = api.change(node, lambda found: _noted(found, DRAIN, [pod.metadata.uid for pod in there]))
+            meant = _replaced(found)[DRAIN]
+            answers = {pod.metadata.name: api.evict(pod) for pod in there if pod.metadata.uid in meant}
+        if not found.spec.unschedulable:
+            return f"{node} was drained before, and somebody has uncordoned it since"
         kept = [f"{name} stays for now: {why}" for name, why in answers.items() if why]
         gone = [f"{len(answers) - len(kept)} of our pods there evicted"] if len(answers) > len(kept) else []
         return "; ".join([f"Kubernetes gives {node} no more work", *gone, *kept])
@@ -90,6 +102,29 @@ class Adapter:
             return f"no pod of ours is left on {node} to be replaced"
         makers = sorted({f"{one.kind} {one.name}" for pod in left for one in _owners(pod)})
         return f"{', '.join(makers)} makes other pods for {node}"
+
+    def vacant(self, node: str) -> str:
+        with Api(self.step_s) as api:
+            if not api.change(node, lambda found: None).spec.unschedulable:
+                raise HoldfastError(f"{node} is not cordoned")
+            # Those of a kind in OF_A_NODE run there because the node is there.
+            there = [pod for pod in api.all_pods(node) if not any(one.kind in OF_A_NODE for one in _owners(pod))]
+        if there:
+            names = ", ".join(f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in there[:3])
+            raise HoldfastError(f"{len(there)} pods are on {node}: {names}")
+        return f"{node} is cordoned, and no pod is there but of DaemonSets"
+
+    def label(self, node: str, key: str, label: str) -> str:
+        name, _, value = label.partition("=")
+
+        def labelled(found: Any) -> dict[str, Any] | None:
+            if _annotation(found, LABELLED) == key:
+                return None
+            return {"metadata": {"annotations": {LABELLED: key}, "labels": {name: value}}}
+
+        with Api(self.step_s) as api:
+            api.change(node, labelled)
+        return f"{node} has the label {label}"
 
 
 class Api:
@@ -150,6 +185,12 @@ class Api:
         found = self.ask(what, lambda: list(self.client.list(Pod, labels=labels, fields=fields)))
         return [pod for pod in found if pod.status.phase not in ENDED and _owners(pod)]
 
+    def all_pods(self, node: str) -> list[Any]:
+        """Everybody's there that have not ended."""
+        fields = {"spec.nodeName": node}
+        found = self.ask("list pods of all namespaces", lambda: list(self.client.list(Pod, namespace="*", fields=fields)))
+        return [pod for pod in found if pod.status.phase not in ENDED]
+
     def evict(self, pod: Any) -> str:
         """Why it may not go now, in words; empty: it goes, or is gone."""
         if pod.metadata.deletionTimestamp:
@@ -200,12 +241,15 @@ def _unusable(node: Any) -> str:
     return f"taint {', '.join(bad)}" if bad else ""
 
 
-def _drained(node: Any, reason: str) -> dict[str, Any]:
-    """What makes a node drained by us. Who had cordoned it before has still done so when we take back our word."""
+def _drained(node: Any, reason: str) -> dict[str, Any] | None:
+    """What makes a node drained by us. Who had cordoned it before has still done so when we take back our word. None: we have
+    done it before, for that reason."""
+    if _annotation(node, REASON) == reason:
+        return None
     by_us = _annotation(node, CORDONED) or ("" if node.spec.unschedulable else "by holdfast")
     taint = {"key": TAINT, "effect": "NoSchedule"}
     return {
-        "metadata": {"annotations": {REASON: reason, CORDONED: by_us or None}},
+        "metadata": {"annotations": {REASON: reason, CORDONED: by_us or None, REPLACED: _without_drain(node)}},
         "spec": {"unschedulable": True, "taints": [*_taints_of_others(node), taint]},
     }
 
@@ -217,7 +261,7 @@ def _let_back(node: Any) -> dict[str, Any] | None:
     spec: dict[str, Any] = {"taints": _taints_of_others(node)}
     if _annotation(node, CORDONED):
         spec["unschedulable"] = None
-    return {"metadata": {"annotations": {REASON: None, CORDONED: None}}, "spec": spec}
+    return {"metadata": {"annotations": {REASON: None, CORDONED: None, REPLACED: _without_drain(node)}}, "spec": spec}
 
 
 def _noted(node: Any, key: str, uids: list[str]) -> dict[str, Any] | None:
@@ -235,6 +279,12 @@ def _replaced(node: Any) -> dict[str, list[str]]:
     except ValueError:
         return {}
     return said if isinstance(said, dict) else {}
+
+
+def _without_drain(node: Any) -> str | None:
+    """The notes about replaced pods, without those of a drain that another follows. None: there are none."""
+    left = {key: uids for key, uids in _replaced(node).items() if key != DRAIN}
+    return json.dumps(left) if left else None
 
 
 def _is_stuck(pod: Any, node: Any) -> bool:

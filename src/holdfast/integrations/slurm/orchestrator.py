@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from holdfast.core.errors import HoldfastError
 from holdfast.supervisor.fleet.messages import Need
-from holdfast.supervisor.orchestrator import ASK_S, asked_by_command, note_folder
+from holdfast.supervisor.orchestrator import ASK_S, NO_LABELS, asked_by_command, note_folder
 
 JOB = re.compile(r"(\d+)\.(\d+)")
 """How the page has jobs called: number, and how often it was queued again (docs/how-to/slurm.md)."""
@@ -25,7 +25,7 @@ RESUMED = ("DRAIN", "DOWN", "FAIL")  # Parts of a state (`IDLE+DRAIN`) that an o
 class Adapter:
     """See `supervisor.orchestrator.Orchestrator`."""
 
-    name = "slurm"
+    name, evicts = "slurm", False
 
     def __init__(self, folder: str = "", command: Sequence[str] = ()) -> None:
         """`command`: submits a job of one node, whose agent joins; `folder`: where it is remembered that it was started."""
@@ -36,7 +36,7 @@ class Adapter:
         return f"Slurm gives {node} no more work"
 
     def uncordon(self, node: str, reason: str) -> str:
-        state = _ask("scontrol", "show", "node", node, "--oneliner").partition(" State=")[2].partition(" ")[0]
+        state = _state(node)
         if state and not any(mark in state for mark in RESUMED):
             return f"Slurm gives {node} work already"  # to resume such a one is an error
         _ask("scontrol", "update", f"NodeName={node}", "State=RESUME")
@@ -50,6 +50,21 @@ class Adapter:
             return _requeued(node, name[1], int(name[2]))
         hint = "ask for more nodes than --nnodes needs (sbatch -N), or give --replace-with"
         raise HoldfastError(f"Slurm gives no other node for {node} within an allocation", hint=hint)
+
+
+    def vacant(self, node: str) -> str:
+        if "DRAIN" not in (state := _state(node)):
+            raise HoldfastError(f"Slurm does not drain {node}: it is {state}")
+        if jobs := _ask("squeue", "--noheader", f"--nodelist={node}", "--format=%A").split():
+            raise HoldfastError(f"Slurm's job {jobs[0]} has {node}")
+        return f"Slurm drains {node} ({state}), and no job has it"
+
+    def label(self, node: str, key: str, label: str) -> str:
+        raise HoldfastError(NO_LABELS)
+
+
+def _state(node: str) -> str:
+    return _ask("scontrol", "show", "node", node, "--oneliner").partition(" State=")[2].partition(" ")[0]
 
 
 def _requeued(node: str, job: str, restarts: int) -> str:

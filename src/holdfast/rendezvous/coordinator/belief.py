@@ -8,29 +8,13 @@ that the coordinator has given them; names, roles and numbers that the coordinat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.core.job.ends import Exited
 from holdfast.core.job.events import ExcludedBy
 from holdfast.core.job.failure import Cause, Failure, Position
 from holdfast.core.value import replace
-from holdfast.core.wire.messages import (
-    Calculated,
-    Failed,
-    HangFound,
-    Imports,
-    Join,
-    Leave,
-    Message,
-    Pace,
-    Positions,
-    Renew,
-    Reply,
-    Request,
-    Saving,
-    Stopped,
-    Succeeded,
-)
+from holdfast.core.wire import messages as wire
 from holdfast.rendezvous.coordinator.job import Job
 from holdfast.rendezvous.coordinator.membership import Seat
 
@@ -50,21 +34,22 @@ LOOK_S = 10.0  # The longest that a node may take to look at its ranks. It takes
 
 ALIKE = 64  # Entries of what a node lists: collectives of a rank, checks, verdicts.
 
-Believed = Callable[[Job, Seat, Any], Message | None]
+About = TypeVar("About", Exited, Failure, Position)
+Believed = Callable[[Job, Seat, Any], wire.Message | None]
 
 
-def believed(job: Job, message: Message) -> Message | None:
+def believed(job: Job, message: wire.Message) -> wire.Message | None:
     """That message as far as it is believed. None: not at all, or nobody knows who says it."""
-    if isinstance(message, Join):
+    if isinstance(message, wire.Join):
         return _join(job, message)
     seat = job.seats.get(getattr(message, "node", ""))
     if seat is None:
-        return _wish(message, may_be_own=True) if isinstance(message, Request) else message
+        return _wish(message, may_be_own=True) if isinstance(message, wire.Request) else message
     judge = BELIEVED.get(type(message))
     return None if judge is None else judge(job, seat, message)
 
 
-def _join(job: Job, join: Join) -> Join:
+def _join(job: Job, join: wire.Join) -> wire.Join:
     """A round that nobody can have reached is none, a rank that this coordinator gave to another is not its, and neither is an
     endpoint at which another is."""
     most = job.round + ROUNDS_AHEAD
@@ -81,38 +66,37 @@ def _join(job: Job, join: Join) -> Join:
     return join if endpoint == join.endpoint else replace(join, endpoint=endpoint)
 
 
-def _as_it_is(job: Job, seat: Seat, message: Message) -> Message:
+def _as_it_is(job: Job, seat: Seat, message: wire.Message) -> wire.Message:
     return message
 
 
-def _failed(job: Job, seat: Seat, said: Failed) -> Failed | None:
+def _failed(job: Job, seat: Seat, said: wire.Failed) -> wire.Failed | None:
     failures = _failures(job, seat, said.round, (said.failure,))
     return replace(said, failure=failures[0], exited=_exited(seat, said.round, said.exited)) if failures else None
 
 
-def _stopped(job: Job, seat: Seat, said: Stopped) -> Stopped:
+def _stopped(job: Job, seat: Seat, said: wire.Stopped) -> wire.Stopped:
     if not said.failures and not said.exited:
         return said  # as thousands at once
     failures = _failures(job, seat, said.round, said.failures)
     return replace(said, failures=failures, exited=_exited(seat, said.round, said.exited))
 
 
-def _succeeded(job: Job, seat: Seat, said: Succeeded) -> Succeeded:
+def _succeeded(job: Job, seat: Seat, said: wire.Succeeded) -> wire.Succeeded:
     if not said.exited:
         return said
     return replace(said, exited=_exited(seat, said.round, said.exited))
 
 
-def _hang(job: Job, seat: Seat, said: HangFound) -> HangFound | None:
+def _hang(job: Job, seat: Seat, said: wire.HangFound) -> wire.HangFound | None:
     if said.rank not in seat.ranks_in(said.round):
         return None
     return replace(said, reason=said.reason[:LINE_CHARS], within_s=min(max(said.within_s, 0.0), LOOK_S))
 
 
-def _positions(job: Job, seat: Seat, said: Positions) -> Positions:
-    ranks = seat.ranks_in(said.round)
-    mine = {one.local_rank: one for one in said.positions if 0 <= one.local_rank < len(ranks)}
-    return replace(said, positions=tuple(_position(one, ranks[i]) for i, one in sorted(mine.items())))
+def _positions(job: Job, seat: Seat, said: wire.Positions) -> wire.Positions:
+    mine = _of_its_ranks(seat, said.round, said.positions)
+    return replace(said, positions=tuple(_position(one, rank) for rank, one in sorted(mine.items())))
 
 
 def _position(one: Position, rank: int) -> Position:
@@ -121,16 +105,16 @@ def _position(one: Position, rank: int) -> Position:
     return replace(one, rank=rank, reached=reached, stacks_path=_path(one.stacks_path), **texts)
 
 
-def _leave(job: Job, seat: Seat, said: Leave) -> Leave:
+def _leave(job: Job, seat: Seat, said: wire.Leave) -> wire.Leave:
     return replace(said, reason=said.reason[:LINE_CHARS]) if len(said.reason) > LINE_CHARS else said
 
 
-def _calculated(job: Job, seat: Seat, said: Calculated) -> Calculated | None:
+def _calculated(job: Job, seat: Seat, said: wire.Calculated) -> wire.Calculated | None:
     """The node of group rank 0 says it."""
     return said if seat.assigned is not None and seat.assigned.group_rank == 0 else None
 
 
-def _request(job: Job, seat: Seat, said: Request) -> Request | None:
+def _request(job: Job, seat: Seat, said: wire.Request) -> wire.Request | None:
     """A rank's wish is of a rank of that node, and a node's word on its own health is of itself."""
     ranks = seat.ranks_in(said.round)
     if said.is_of_a_rank and ranks and said.rank not in ranks:
@@ -138,14 +122,14 @@ def _request(job: Job, seat: Seat, said: Request) -> Request | None:
     return _wish(said, may_be_own=said.target == seat.name)
 
 
-def _wish(said: Request, *, may_be_own: bool) -> Request:
+def _wish(said: wire.Request, *, may_be_own: bool) -> wire.Request:
     """An operator's, or the node's own: whoever comes back from under another coordinator has no seat, and the node that it
     names takes that back by its next Join."""
     by = ExcludedBy.ITSELF if may_be_own and said.by is ExcludedBy.ITSELF else ExcludedBy.OPERATOR
     return replace(said, by=by)  # too much of it is refused, not cut: `demands`
 
 
-def _reply(job: Job, seat: Seat, said: Reply) -> Reply:
+def _reply(job: Job, seat: Seat, said: wire.Reply) -> wire.Reply:
     verdicts = tuple(
         replace(one, check=one.check[:LINE_CHARS], reason=one.reason[:LINE_CHARS], advice=one.advice[:LINE_CHARS])
         for one in said.verdicts[:ALIKE]
@@ -153,20 +137,20 @@ def _reply(job: Job, seat: Seat, said: Reply) -> Reply:
     return replace(said, text=said.text[:TEXT_CHARS], verdicts=verdicts)
 
 
-BELIEVED: dict[type[Message], Believed] = {
-    Renew: _as_it_is,  # a time, which comes back to it, and a version (`leader_lease`)
-    Failed: _failed,
-    Stopped: _stopped,
-    Succeeded: _succeeded,
-    HangFound: _hang,
-    Positions: _positions,
-    Leave: _leave,
-    Calculated: _calculated,
-    Pace: _as_it_is,  # kept by kind, and as far as it is sane (`pace`)
-    Saving: _as_it_is,  # of itself
-    Imports: _as_it_is,  # as many as `job.KnownImports` takes
-    Request: _request,
-    Reply: _reply,
+BELIEVED: dict[type[wire.Message], Believed] = {
+    wire.Renew: _as_it_is,  # a time, which comes back to it, and a version (`leader_lease`)
+    wire.Failed: _failed,
+    wire.Stopped: _stopped,
+    wire.Succeeded: _succeeded,
+    wire.HangFound: _hang,
+    wire.Positions: _positions,
+    wire.Leave: _leave,
+    wire.Calculated: _calculated,
+    wire.Pace: _as_it_is,  # kept by kind, and as far as it is sane (`pace`)
+    wire.Saving: _as_it_is,  # of itself
+    wire.Imports: _as_it_is,  # as many as `job.KnownImports` takes
+    wire.Request: _request,
+    wire.Reply: _reply,
 }
 """What is done with each message of a member that has a seat. `Join` comes before it has one."""
 
@@ -174,19 +158,22 @@ BELIEVED: dict[type[Message], Believed] = {
 # --- of its own ranks ---------------------------------------------------------------------------------------------------
 
 
-def _exited(seat: Seat, round: int, those: Iterable[Exited]) -> tuple[Exited, ...]:
+def _of_its_ranks(seat: Seat, round: int, those: Iterable[About]) -> dict[int, About]:
+    """By rank: what it says of each that it had in that round, and not of any other's."""
     ranks = seat.ranks_in(round)
-    mine = {one.local_rank: one for one in those if 0 <= one.local_rank < len(ranks)}
-    return tuple(replace(one, rank=ranks[i]) for i, one in sorted(mine.items()))
+    return {ranks[one.local_rank]: one for one in those if 0 <= one.local_rank < len(ranks)}
+
+
+def _exited(seat: Seat, round: int, those: Iterable[Exited]) -> tuple[Exited, ...]:
+    return tuple(replace(one, rank=rank) for rank, one in sorted(_of_its_ranks(seat, round, those).items()))
 
 
 def _failures(job: Job, seat: Seat, round: int, those: Iterable[Failure]) -> tuple[Failure, ...]:
-    ranks = seat.ranks_in(round)
-    mine = {one.local_rank: one for one in those if 0 <= one.local_rank < len(ranks)}
+    mine = _of_its_ranks(seat, round, those)
     room = EVIDENCE - job.failures.count(round, seat.join.node)
     return tuple(
-        _failure(replace(one, rank=ranks[i], round=round), job, seat, is_short=number >= room)
-        for number, (i, one) in enumerate(mine.items())
+        _failure(replace(one, rank=rank, round=round), job, seat, is_short=number >= room)
+        for number, (rank, one) in enumerate(mine.items())
     )
 
 

@@ -26,7 +26,7 @@ class Excluded(dict[str, tuple[Exclusion, float]]):
         self.back_after_s = back_after_s
         """How long one lasts; NEVER: until somebody readmits the node. A node's own word lasts until it says otherwise, and
         whoever was declared lost is left out until somebody readmits it."""
-        self.changes = 0  # How often somebody has been added or removed.
+        self.changes = 0  # How often somebody has been added, wanted or removed.
         self.wanted: dict[str, tuple[Exclusion, float]] = {}
         """Nodes that a script wants left out, and that the job cannot go on without yet. Likewise."""
 
@@ -52,7 +52,9 @@ class Excluded(dict[str, tuple[Exclusion, float]]):
 
     def want(self, name: str, reason: str, by: ExcludedBy, now: float) -> None:
         """Leave it out as soon as the job can go on without it. The first wish counts."""
-        self.wanted.setdefault(name, (Exclusion(name=name, reason=reason[:CHARS], by=by, wanted=True), now))
+        if name not in self.wanted:
+            self.wanted[name] = Exclusion(name=name, reason=reason[:CHARS], by=by, wanted=True), now
+            self.changes += 1
 
     def remove(self, name: str) -> None:
         """Let it take part again."""

@@ -14,17 +14,8 @@ from holdfast.core.job.policy import Decision, Verdict
 from holdfast.core.machine import Action
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import Failed, HangFound, LookAround, Stopped, Succeeded
+from holdfast.rendezvous.coordinator import hang_blame
 from holdfast.rendezvous.coordinator.gathering import named
-from holdfast.rendezvous.coordinator.hang_blame import (
-    ANSWER_S,
-    Blame,
-    Inquiry,
-    all_wait,
-    blamed,
-    culprit,
-    undecided,
-    unreported,
-)
 from holdfast.rendezvous.coordinator.job import Doubt, Job, Phase
 from holdfast.rendezvous.coordinator.membership import Seat, SeatState
 from holdfast.rendezvous.coordinator.rounds import Hung, carry_out
@@ -139,25 +130,25 @@ def inquire(job: Job, seat: Seat, found: HangFound, now: float) -> list[Action]:
     if job.inquiry is not None:
         return []
     nodes = [node for node, other in job.seats.items() if other.state is SeatState.RUNNING]
-    job.open_inquiry(Inquiry(job.round, nodes, until=now + found.within_s + ANSWER_S))
+    job.open_inquiry(hang_blame.Inquiry(job.round, nodes, until=now + found.within_s + hang_blame.ANSWER_S))
     look = LookAround(round=job.round, reason=f"rank {found.rank} on {seat.name} hung: {found.reason}")
     return [Tell(node=node, message=look) for node in nodes if node != seat.join.node]
 
 
-def close(job: Job, inquiry: Inquiry, now: float) -> list[Action]:
+def close(job: Job, inquiry: hang_blame.Inquiry, now: float) -> list[Action]:
     """Decide about a hang whose culprit is known by now, as far as it can be."""
     job.close_inquiry()
     if not inquiry.held:
         return []  # the node that found it has gone, or its rank has gone on
-    blame = culprit(inquiry.positions)
+    blame = hang_blame.culprit(inquiry.positions)
     node, failure = inquiry.held[0]
     actions: list[Action] = []
     hung: Hung | None = None
-    if (exit := job.failures.first_exit(job.round)) is not None and all_wait(inquiry.positions):
+    if (exit := job.failures.first_exit(job.round)) is not None and hang_blame.all_wait(inquiry.positions):
         blame, (node, failure) = None, exit  # a rank that has gone comes to no collective
         job.failures.put_first(job.round, node, failure, by_s=0.0)
         actions.append(job.record(FailureSeen(failure=failure)))
-    elif blame is None and (why := undecided(inquiry.positions)):
+    elif blame is None and (why := hang_blame.undecided(inquiry.positions)):
         failure = replace(failure, message=f"{failure.message}; {why}", undecided=True)
         job.failures.put_first(job.round, node, failure, by_s=0.0)
         actions.append(job.record(FailureSeen(failure=failure)))
@@ -170,10 +161,10 @@ def close(job: Job, inquiry: Inquiry, now: float) -> list[Action]:
     return actions + _weigh(job, job.seats[node].name if node in job.seats else failure.node, failure, now, hung)
 
 
-def _culprit(job: Job, inquiry: Inquiry, blame: Blame, seat: Seat, now: float) -> Failure:
+def _culprit(job: Job, inquiry: hang_blame.Inquiry, blame: hang_blame.Blame, seat: Seat, now: float) -> Failure:
     """The failure of the rank that is to blame: as its node has told it, or made up where its limit has not run out."""
     reported = {known.rank: known for _, known in inquiry.held}
-    own = reported.get(blame.position.rank) or unreported(
+    own = reported.get(blame.position.rank) or hang_blame.unreported(
         blame.position,
         node=seat.name,
         role=seat.join.role,
@@ -181,4 +172,4 @@ def _culprit(job: Job, inquiry: Inquiry, blame: Blame, seat: Seat, now: float) -
         attempt=job.attempt,
         now_unix=job.unix(now),
     )
-    return blamed(own, blame)
+    return hang_blame.blamed(own, blame)

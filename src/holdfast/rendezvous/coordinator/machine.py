@@ -22,40 +22,13 @@ from __future__ import annotations
 from holdfast.core.job.events import LimitsCalculated
 from holdfast.core.job.report import Outcome
 from holdfast.core.machine import NEVER, Action, Observation, Tick
+from holdfast.core.wire import messages as wire
 from holdfast.core.wire.demands import IMPORTS
-from holdfast.core.wire.messages import (
-    Calculated,
-    Failed,
-    HangFound,
-    Imports,
-    Join,
-    Leave,
-    Message,
-    Pace,
-    Positions,
-    Renew,
-    Reply,
-    Request,
-    Saving,
-    Stopped,
-    Succeeded,
-)
+from holdfast.rendezvous.coordinator import member_messages
 from holdfast.rendezvous.coordinator.admission import forgive, leave_out_wanted, relent, saved
 from holdfast.rendezvous.coordinator.belief import believed
 from holdfast.rendezvous.coordinator.failure_handling import close, failed, inquire, settle_doubt
 from holdfast.rendezvous.coordinator.job import Job, Phase
-from holdfast.rendezvous.coordinator.member_messages import (
-    after_the_end,
-    expire,
-    joined,
-    leaves,
-    paced,
-    renews,
-    spoke,
-    stopped,
-    stranger,
-    succeeded,
-)
 from holdfast.rendezvous.coordinator.membership import Seat, SeatState
 from holdfast.rendezvous.coordinator.requests import requested
 from holdfast.rendezvous.coordinator.rounds import carry_out, end, finish, form
@@ -68,9 +41,9 @@ class Rendezvous(Job):
     def observe(self, seen: Observation, now: float) -> list[Action]:
         match self.phase, seen:
             case Phase.ENDED, Heard(message=message):
-                return after_the_end(self, message)
-            case _, Heard(message=Renew() as renew) if renew.node in self.seats:
-                actions = renews(self, self.seats[renew.node], renew, now)
+                return member_messages.after_the_end(self, message)
+            case _, Heard(message=wire.Renew() as renew) if renew.node in self.seats:
+                actions = member_messages.renews(self, self.seats[renew.node], renew, now)
                 if not self.gathering.unsure:
                     return actions  # thousands a second, and nothing becomes possible by them
             case _, Heard(message=message, here=here):
@@ -82,67 +55,67 @@ class Rendezvous(Job):
                 actions = end(self, Outcome.STOPPED, reason, now)
             case Phase.RUNNING, Tick():
                 # Only then: a driver that was held up shows first what has come meanwhile, and a Tick last.
-                actions = expire(self, now) + forgive(self, now)
+                actions = member_messages.expire(self, now) + forgive(self, now)
                 if self.phase is Phase.RUNNING and self.checkpoints.is_due(now):
                     actions += saved(self, now)
             case Phase.GATHERING | Phase.ENDING, Tick():
-                actions = expire(self, now) + forgive(self, now)
+                actions = member_messages.expire(self, now) + forgive(self, now)
             case _:
                 return []
         return actions + self._advance(now)
 
-    def _hear(self, message: Message, here: bool, now: float) -> list[Action]:
+    def _hear(self, message: wire.Message, here: bool, now: float) -> list[Action]:
         """A node has spoken; `here`: it shares our process."""
         heard = believed(self, message)
-        spoke(self, heard or message, now)
+        member_messages.spoke(self, heard or message, now)
         if heard is None:
             return []
         message = heard
         match message:
-            case Join():
-                return joined(self, message, here, now)
-            case Request() if message.needs_no_seat or message.node in self.seats:
+            case wire.Join():
+                return member_messages.joined(self, message, here, now)
+            case wire.Request() if message.needs_no_seat or message.node in self.seats:
                 return requested(self, message, now)
-            case Reply():
+            case wire.Reply():
                 return self.requests.replied(message)
         seat = self.seats.get(getattr(message, "node", ""))
         if seat is None:
-            return stranger(message)
+            return member_messages.stranger(message)
         return self._hear_member(seat, message, now)
 
-    def _hear_member(self, seat: Seat, message: Message, now: float) -> list[Action]:
+    def _hear_member(self, seat: Seat, message: wire.Message, now: float) -> list[Action]:
         """A member has spoken of its workers."""
         is_of_this_round = getattr(message, "round", self.round) == self.round
         match seat.state, message:
-            case SeatState.LEAVING, Leave():
+            case SeatState.LEAVING, wire.Leave():
                 return []
-            case _, Leave(reason=reason):
-                return leaves(self, seat, reason, now)
-            case _, Stopped():
-                return stopped(self, seat, message, now)
-            case _, Failed():
+            case _, wire.Leave(reason=reason):
+                return member_messages.leaves(self, seat, reason, now)
+            case _, wire.Stopped():
+                return member_messages.stopped(self, seat, message, now)
+            case _, wire.Failed():
                 return failed(self, seat, message, now)
-            case _, Calculated(round=number, limits_s=limits_s) if is_of_this_round:
+            case _, wire.Calculated(round=number, limits_s=limits_s) if is_of_this_round:
                 news = self.paces.calculated(limits_s, number)
                 return [self.record(LimitsCalculated(limits_s=limits_s))] if news else []
-            case SeatState.RUNNING, Imports(node=node) if seat.is_first and self.demands.admit(node, IMPORTS, now):
+            case SeatState.RUNNING, wire.Imports(node=node) if seat.is_first and self.demands.admit(node, IMPORTS, now):
                 return self.imports.heard(message)
-            case SeatState.RUNNING, Saving() if is_of_this_round:
+            case SeatState.RUNNING, wire.Saving() if is_of_this_round:
                 self.checkpoints.heard(message, now)
-            case SeatState.RUNNING, Succeeded() if is_of_this_round and not seat.is_impaired:
-                return succeeded(self, seat, message, now)
-            case _, Pace() | Positions() | HangFound() if is_of_this_round and self.phase is Phase.RUNNING:
+            case SeatState.RUNNING, wire.Succeeded() if is_of_this_round and not seat.is_impaired:
+                return member_messages.succeeded(self, seat, message, now)
+            case _, wire.Pace() | wire.Positions() | wire.HangFound() if is_of_this_round and self.phase is Phase.RUNNING:
                 return self._hear_of_progress(seat, message, now)
         return []
 
-    def _hear_of_progress(self, seat: Seat, message: Message, now: float) -> list[Action]:
+    def _hear_of_progress(self, seat: Seat, message: wire.Message, now: float) -> list[Action]:
         """A member has said how the ranks of the running round get on."""
         match seat.state, message:
-            case _, Pace():
-                return paced(self, seat, message, now)
-            case _, Positions(node=node, positions=positions) if self.inquiry is not None:
+            case _, wire.Pace():
+                return member_messages.paced(self, seat, message, now)
+            case _, wire.Positions(node=node, positions=positions) if self.inquiry is not None:
                 self.inquiry.hear(node, positions)
-            case SeatState.RUNNING, HangFound():
+            case SeatState.RUNNING, wire.HangFound():
                 return inquire(self, seat, message, now)
         return []
 

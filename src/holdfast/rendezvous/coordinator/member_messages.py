@@ -10,20 +10,7 @@ from holdfast.core.config.fault_tolerance import OnStraggler
 from holdfast.core.job.events import Event, NodeJoined, NodeLeft, NodeLost, StragglerSeen
 from holdfast.core.job.failure import Cause, Failure, describe
 from holdfast.core.machine import Action, Say
-from holdfast.core.wire.messages import (
-    Finish,
-    Join,
-    Leave,
-    Message,
-    Pace,
-    Paced,
-    Renew,
-    Renewed,
-    Roster,
-    Stop,
-    Stopped,
-    Succeeded,
-)
+from holdfast.core.wire import messages as wire
 from holdfast.rendezvous.agreement import of_newcomer
 from holdfast.rendezvous.coordinator.admission import give_way, newcomer, of_itself
 from holdfast.rendezvous.coordinator.exclusion import CHARS
@@ -37,7 +24,7 @@ from holdfast.rendezvous.rules import Tell
 # --- any node speaks ----------------------------------------------------------------------------------------------------
 
 
-def spoke(job: Job, message: Message, now: float) -> None:
+def spoke(job: Job, message: wire.Message, now: float) -> None:
     """A node has said something: its lease begins anew, if it is a member."""
     seat = job.seats.get(_node(message))
     if seat is not None:
@@ -47,35 +34,35 @@ def spoke(job: Job, message: Message, now: float) -> None:
         job.gathering.wait_until(job.started_at + job.rules.lease_s + FENCE_S)
 
 
-def stranger(message: Message) -> list[Action]:
+def stranger(message: wire.Message) -> list[Action]:
     """The answer to a node that has no seat: it has been lost, or we are another life of the coordinator. It may come back."""
     reason = "the coordinator does not know this node (any more): it was not heard from for too long, or the coordinator is new"
-    stop = Stop(round=getattr(message, "round", 0), reason=reason, rejoin=True)
+    stop = wire.Stop(round=getattr(message, "round", 0), reason=reason, rejoin=True)
     return [Tell(node=_node(message), message=stop)]
 
 
-def after_the_end(job: Job, message: Message) -> list[Action]:
+def after_the_end(job: Job, message: wire.Message) -> list[Action]:
     """A node that does not know it yet is told how the job has ended."""
-    if job.report is None or isinstance(message, Leave) or _is_of_the_next_run(job, message):
+    if job.report is None or isinstance(message, wire.Leave) or _is_of_the_next_run(job, message):
         return []
-    return [Tell(node=_node(message), message=Finish(report=job.report))]
+    return [Tell(node=_node(message), message=wire.Finish(report=job.report))]
 
 
-def _is_of_the_next_run(job: Job, message: Message) -> bool:
+def _is_of_the_next_run(job: Job, message: wire.Message) -> bool:
     """It knows nothing of this one, nor this one of it: to be told how this one ended would end that one. It goes on
     looking, and finds its own coordinator, or nobody."""
     knows = any(getattr(message, what, 0) for what in ("round", "known_round", "roster"))
     return bool(job.seats.known) and _node(message) not in job.seats.known and not knows
 
 
-def _node(message: Message) -> str:
+def _node(message: wire.Message) -> str:
     return getattr(message, "node", "")
 
 
 # --- a member renews its lease ------------------------------------------------------------------------------------------
 
 
-def renews(job: Job, seat: Seat, renew: Renew, now: float) -> list[Action]:
+def renews(job: Job, seat: Seat, renew: wire.Renew, now: float) -> list[Action]:
     """It hears that it is a member, and again what it may have missed."""
     actions: list[Action] = [Tell(node=renew.node, message=renewed(job, seat, renew, now, lease_s=job.granted_s))]
     # A Stop may have gone down with its link. Said twice it does no harm; said never, we would wait for ever.
@@ -85,19 +72,19 @@ def renews(job: Job, seat: Seat, renew: Renew, now: float) -> list[Action]:
 
 
 def renewed(
-    job: Job, seat: Seat, renew: Renew, now: float, *, lease_s: float, mark: float = 0.0, roster: Roster | None = None
-) -> Renewed:
+    job: Job, seat: Seat, renew: wire.Renew, now: float, *, lease_s: float, mark: float = 0.0, roster: wire.Roster | None = None
+) -> wire.Renewed:
     """The answer to a `Renew` of that member, whose lease begins anew."""
     job.seats.heard(seat, now)
     job.clocks.heard(seat, renew.ahead_s, now)
     at_unix, middle_s = now + job.ahead_unix, job.clocks.middle_s
-    return Renewed(lease_s=lease_s, sent_at=renew.sent_at, mark=mark, roster=roster, at_unix=at_unix, middle_s=middle_s)
+    return wire.Renewed(lease_s=lease_s, sent_at=renew.sent_at, mark=mark, roster=roster, at_unix=at_unix, middle_s=middle_s)
 
 
 # --- a node joins, or has no workers left -------------------------------------------------------------------------------
 
 
-def joined(job: Job, join: Join, here: bool, now: float) -> list[Action]:
+def joined(job: Job, join: wire.Join, here: bool, now: float) -> list[Action]:
     """It has no workers, and wants to take part. `here`: it shares our process."""
     if refusal := job.seats.refusal(join):
         return [Tell(node=join.node, message=refusal)]
@@ -114,14 +101,14 @@ def joined(job: Job, join: Join, here: bool, now: float) -> list[Action]:
     return _comes_again(job, seat, join, now)
 
 
-def _comes(job: Job, join: Join, here: bool, now: float) -> list[Action]:
+def _comes(job: Job, join: wire.Join, here: bool, now: float) -> list[Action]:
     seat = job.seats.add(join, here=here, now=now)
     actions: list[Action] = [job.record(NodeJoined(name=join.name)), *of_itself(job, join, now)]
     actions += of_newcomer(join, job.seats.values())
     return actions + (newcomer(job, seat, now) if job.phase is Phase.RUNNING else [])
 
 
-def _comes_again(job: Job, seat: Seat, join: Join, now: float) -> list[Action]:
+def _comes_again(job: Job, seat: Seat, join: wire.Join, now: float) -> list[Action]:
     took_part = job.phase is Phase.RUNNING and seat.state is not SeatState.READY
     job.seats.know(seat, join)
     seat.is_ready()
@@ -133,7 +120,7 @@ def _comes_again(job: Job, seat: Seat, join: Join, now: float) -> list[Action]:
     return actions + (newcomer(job, seat, now) if job.phase is Phase.RUNNING else [])
 
 
-def stopped(job: Job, seat: Seat, said: Stopped, now: float) -> list[Action]:
+def stopped(job: Job, seat: Seat, said: wire.Stopped, now: float) -> list[Action]:
     """All its workers have ended. Where nothing had gone wrong, and nobody had told it to, the round is another now."""
     if said.round == job.round:
         job.failures.keep(said.round, said.node, said.failures, now)
@@ -148,7 +135,7 @@ def stopped(job: Job, seat: Seat, said: Stopped, now: float) -> list[Action]:
     return without(job, _by_itself(seat), now) if took_part and seat.stop is None else []
 
 
-def succeeded(job: Job, seat: Seat, said: Succeeded, now: float) -> list[Action]:
+def succeeded(job: Job, seat: Seat, said: wire.Succeeded, now: float) -> list[Action]:
     """All its workers have exited with 0."""
     note_exits(job, seat, said)
     seat.move(SeatState.SUCCEEDED)
@@ -211,13 +198,13 @@ def _takes_part(job: Job, seat: Seat) -> bool:
 # --- how a node gets on -------------------------------------------------------------------------------------------------
 
 
-def paced(job: Job, seat: Seat, pace: Pace, now: float) -> list[Action]:
+def paced(job: Job, seat: Seat, pace: wire.Pace, now: float) -> list[Action]:
     """A slow node is left out, if that was asked for, and if a spare can take its place."""
     actions: list[Action] = []
     if more := job.paces.heard(seat.name, pace, now):
-        actions.append(Tell(node=seat.join.node, message=Paced(round=job.round, longest_s=more)))
+        actions.append(Tell(node=seat.join.node, message=wire.Paced(round=job.round, longest_s=more)))
     if busy_s := job.paces.busy(pace, now):
-        told = Paced(round=job.round, longest_s=job.paces.longest_s, busy_s=busy_s)
+        told = wire.Paced(round=job.round, longest_s=job.paces.longest_s, busy_s=busy_s)
         actions += [Tell(node=one.join.node, message=told) for one in job.seats.members if one is not seat]
     slow = {seat.name: pace.straggler[:CHARS]} if pace.straggler else {}
     for event in job.paces.compare(now):

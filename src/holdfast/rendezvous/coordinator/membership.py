@@ -8,6 +8,7 @@ from enum import StrEnum
 from holdfast.core.config.own_options import Grow
 from holdfast.core.job.policy import Health
 from holdfast.core.machine import NEVER
+from holdfast.core.page.in_memory import UNKNOWN, Foreseen, foresee
 from holdfast.core.page.stash import agreed
 from holdfast.core.wire.messages import Assigned, Join, Refused, Stop
 from holdfast.rendezvous.coordinator.exclusion import Excluded
@@ -320,6 +321,13 @@ class Seats(dict[str, Seat]):
             kept = []  # somebody has no part in it, or could not fetch what it was to have
         held = [(join.stash, join.stash_on_disk, base, join.nproc) for join, base in joins]
         return agreed(held, world_size, kept, life, round)
+
+    def in_memory(self, places: Iterable[Place], world_size: int, *, has_stash: bool) -> Foreseen:
+        """What all ranks at these places go on from."""
+        joins = [(self[given.node].join, given.base_rank) for given in places]
+        if not any(join.in_memory for join, _ in joins):
+            return UNKNOWN  # as in most jobs
+        return foresee([(join.in_memory, base, join.nproc) for join, base in joins], world_size, has_stash=has_stash)
 
     # --- who they are ---------------------------------------------------------------------------------------------------
 

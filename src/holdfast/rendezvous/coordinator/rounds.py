@@ -84,6 +84,7 @@ def form(job: Job, placement: Placement, now: float) -> list[Action]:
     world_size = sum(seats[given.node].join.nproc for given in places)
     names = tuple(seats[given.node].name for given in places)
     stash, to_fetch, to_read = seats.stash(places, world_size, job.life, job.round) or (None, {}, {})
+    state = seats.in_memory(places, world_size, has_stash=stash is not None)
     partner = _partners(job, places)
     holders = {seat.join.stash_at: node for node, seat in seats.items()} if partner or to_fetch else {}
     chief = seats[places[0].node].join
@@ -111,6 +112,8 @@ def form(job: Job, placement: Placement, now: float) -> list[Action]:
             calculated_s=job.paces.calculated_s,
             carries_on=job.policy.carries_on,
             life=job.life,
+            state=state.generation,
+            state_from=state.came_from(given.base_rank, nproc),
             stash=stash,
             stash_from=to_fetch.get(given.base_rank, ""),
             stash_disk=to_read.get(given.base_rank),

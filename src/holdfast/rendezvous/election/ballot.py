@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from holdfast.core.wire.links import LinkDown, LinkUp
 from holdfast.core.wire.messages import Electorate, Roster, Seek
+
+LOOPBACK = ("127.", "::1")
+"""How addresses begin from which anything on this host may come: there the kernel tells whose it is."""
 
 
 class Ballot:
@@ -14,10 +18,25 @@ class Ballot:
         self.endpoint = endpoint
         self.seeks: dict[int, Seek] = {}  # Link → what was last said over it.
         self.links: dict[str, int] = {}  # Endpoint of one that is free to vote → its newest link.
+        self.peers: dict[int, str] = {}  # Link that others opened → the address that it comes from.
+        self.hosts: dict[str, str] = {}  # Such an address → the host for which its links speak.
         self.claims: set[int] = set()  # Electorates in which the witness speaks for us.
 
+    def links_change(self, seen: LinkUp | LinkDown) -> None:
+        """Somebody has opened a link, from an address that may not be known; or it is gone."""
+        if isinstance(seen, LinkDown):
+            self.went(seen.link)
+            self.peers.pop(seen.link, None)
+        elif not seen.ours and seen.peer and not seen.peer.startswith(LOOPBACK):
+            self.peers[seen.link] = seen.peer
+
     def came(self, seek: Seek, link: int) -> None:
-        """One has come, or says something new. A link speaks for one node: for the one that it named last."""
+        """One has come, or says something new. A link speaks for one node: for the one that it named last. And the links from
+        one address speak for one host: a member may open as many as it likes, and name other members' endpoints."""
+        if (peer := self.peers.get(link, "")) and self.hosts.get(peer) != (host := seek.node.rpartition(":")[0]):
+            for other in [one for one in self.seeks if one != link and self.peers.get(one) == peer]:
+                self.went(other)
+            self.hosts[peer] = host
         if (before := self.seeks.get(link)) is not None and before.node != seek.node:
             self.went(link)
         self.seeks[link] = seek
@@ -25,6 +44,7 @@ class Ballot:
             self.links[seek.node] = link
 
     def went(self, link: int) -> None:
+        """Who came over that link has no say over it any more."""
         seek = self.seeks.pop(link, None)
         if seek is not None and self.links.get(seek.node) == link:
             del self.links[seek.node]
@@ -35,7 +55,7 @@ class Ballot:
 
     def clear(self) -> None:
         """Forget all who came."""
-        self.seeks, self.links, self.claims = {}, {}, set()
+        self.seeks, self.links, self.hosts, self.claims = {}, {}, {}, set()
 
     @property
     def term(self) -> int:

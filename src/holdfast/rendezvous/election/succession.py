@@ -23,43 +23,11 @@ from holdfast.core.machine import NEVER, Action, Observation, Tick
 from holdfast.core.value import replace
 from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.wire.messages import Finish, Leads, Propose, Roster, Seek, Vote
-from holdfast.rendezvous.election import forced
+from holdfast.rendezvous.election import following, forced, leading, seeking
 from holdfast.rendezvous.election.ballot import Ballot
 from holdfast.rendezvous.election.elector_memory import ElectorMemory, Keeping, Remembered, to_remember
-from holdfast.rendezvous.election.following import (
-    disbelieved,
-    is_in_reach,
-    leads_no_longer,
-    led_by,
-    may_follow,
-    renewed,
-    taken_in,
-)
 from holdfast.rendezvous.election.leader_lease import Mandate
-from holdfast.rendezvous.election.leading import (
-    KNOCK_S,
-    at_origin,
-    founded,
-    job_ended,
-    keep_leading,
-    knocked_at,
-    left,
-    mandate_over,
-    outdone,
-    seated,
-    speak_as_leader,
-)
 from holdfast.rendezvous.election.messages import Follow, ForceAsked, MemberLink, Reported
-from holdfast.rendezvous.election.seeking import (
-    answering,
-    ask_elders,
-    go_down,
-    referred,
-    refusing,
-    speak,
-    told_of_elder,
-    with_elder,
-)
 from holdfast.rendezvous.election.succession_state import (
     AgentLeaves,
     JobEnded,
@@ -141,7 +109,8 @@ class Succession:
 
     def begin(self, now: float) -> list[Action]:
         """Lead, if we are at the endpoint; follow the node that is."""
-        self.state, out = founded(self.state, now) if self.founder else (self.state, [Follow(endpoint=self.state.setup.origin)])
+        follows: Step = (self.state, [Follow(endpoint=self.state.setup.origin)])
+        self.state, out = leading.founded(self.state, now) if self.founder else follows
         return out + self._remember(now)  # the endpoint, above all
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
@@ -191,17 +160,17 @@ def transition(state: State, seen: Observation, now: float) -> Step:
             return _answered(state, now)
         case LinkDown(link=link, refused=refused) if state.dial.uses(link):
             return _broke(state, refused, now)
-        case LinkDown(link=link):
-            state.ballot.went(link)
+        case LinkUp() | LinkDown():
+            state.ballot.links_change(seen)
             return state, []
         case Claimed():
             return claimed(state, seen, now)
         case Remembered():
             return replace(state, keeping=state.keeping.heard(seen)), []
         case LeaseRenewed(roster=roster):
-            return renewed(state, roster, now)
+            return following.renewed(state, roster, now)
         case TakenIn(life=life):
-            return taken_in(state, life)
+            return following.taken_in(state, life)
         case RunIsOver():
             return hung_up(state, now)
         case MemberLink(up=up):
@@ -209,28 +178,28 @@ def transition(state: State, seen: Observation, now: float) -> Step:
         case SpareOrNot(is_spare=is_spare):
             return replace(state, is_spare=is_spare), []
         case ServesOrigin() if state.role is Role.FOLLOWING and state.roster is None:
-            return founded(at_origin(state, now), now)
+            return leading.founded(leading.at_origin(state, now), now)
     return _while_it_leads(state, seen, now) if state.leads else _while_others_lead(state, seen, now)
 
 
 def _while_it_leads(state: State, seen: Observation, now: float) -> Step:
     match state.role, seen:
         case Role.FOUNDING, Knocked(roster=roster, life=life):
-            return knocked_at(state, roster, life, now)
+            return leading.knocked_at(state, roster, life, now)
         case ((Role.FOUNDING | Role.LEADING), Seated(line=line)):
-            return seated(state, line, now)
+            return leading.seated(state, line, now)
         case _, JobEnded():
-            return job_ended(state)
+            return leading.job_ended(state)
         case _, AgentLeaves(reason=reason):
-            return left(state, reason, now)
+            return leading.left(state, reason, now)
         case _, LeaderNamed(leads=leads):
-            return outdone(state, leads, now)
+            return leading.outdone(state, leads, now)
         case _, Arrived(link=link, message=Leads() as leads) if link == state.dial.link:
-            return outdone(state, leads, now)
+            return leading.outdone(state, leads, now)
         case _, Arrived(link=link, message=Seek(leads=Leads() as leads)):
-            after, out = outdone(state, leads, now)
+            after, out = leading.outdone(state, leads, now)
             return after, out + (after.says_who_leads(link) if after.leads else [])
-        case _, Arrived(link=link, message=Seek() as seek) if is_in_reach(state, seek.term):
+        case _, Arrived(link=link, message=Seek() as seek) if following.is_in_reach(state, seek.term):
             return _sought(state, seek, link, now)
     return state, []  # a vote that comes late, a link that is not ours
 
@@ -240,21 +209,23 @@ def _while_others_lead(state: State, seen: Observation, now: float) -> Step:
         case LeaderSeeks(roster=Roster() as roster, held_s=held_s) if state.returns_to(roster):
             return took_over(state, roster, held_s, now), []
         case LeaderSeeks():
-            return leads_no_longer(state, now), []
+            return following.leads_no_longer(state, now), []
         case LeaderNamed(leads=leads):
-            return led_by(state, leads, now)
+            return following.led_by(state, leads, now)
         case Arrived(link=link, message=Seek(leads=Leads() as leads)):
-            after, out = led_by(state, leads, now) if may_follow(state, leads, now) else disbelieved(state, leads)
+            believes = following.may_follow(state, leads, now)
+            after, out = following.led_by(state, leads, now) if believes else following.disbelieved(state, leads)
             return after, out if after.leader != state.leader else out + state.says_who_leads(link)
-        case Arrived(link=link, message=Leads() as leads) if link == state.dial.link and is_in_reach(state, leads.term):
-            return led_by(state, leads, now)
+        case Arrived(link=state.dial.link, message=Leads() as leads) if following.is_in_reach(state, leads.term):
+            return following.led_by(state, leads, now)
         case Arrived(link=link, message=Propose() as proposed) if state.dial.uses(link):  # over another our vote would be lost
             return asked_to_vote(state, proposed, now)
         case Arrived(link=link, message=Seek(elder=elder)) if elder:
-            return referred(state, elder, now) if link == state.dial.link and state.role is Role.SEEKING else (state, [])
+            is_asked = link == state.dial.link and state.role is Role.SEEKING
+            return seeking.referred(state, elder, now) if is_asked else (state, [])
         case Arrived(link=link, message=Vote() as vote):
             return voted(state, vote, link, now)
-        case Arrived(link=link, message=Seek() as seek) if is_in_reach(state, seek.term):
+        case Arrived(link=link, message=Seek() as seek) if following.is_in_reach(state, seek.term):
             return _sought(state, seek, link, now)
     return state, []  # a link that is not ours
 
@@ -266,21 +237,21 @@ def _due(state: State, now: float) -> Step:
         state = looks_by(state, state.keeping.deaf_at)
     match state.role:
         case Role.FOUNDING | Role.LEADING | Role.ENDED:
-            return keep_leading(state, now)
+            return leading.keep_leading(state, now)
         case Role.YIELDING:
-            return founded(state, now) if now >= state.lead_at else (state, [])
+            return leading.founded(state, now) if now >= state.lead_at else (state, [])
         case Role.FOLLOWING if state.roster is not None and now >= state.seek_at:
             return _seek(replace(state, role=Role.SEEKING), now)
         case Role.FOLLOWING:
-            return ask_elders(state, now)
+            return seeking.ask_elders(state, now)
         case Role.SEEKING:
             return _seek(state, now)
 
 
 def _seek(state: State, now: float) -> Step:
-    state, out = go_down(state, now)
+    state, out = seeking.go_down(state, now)
     if state.dial.up and not state.said_free and now >= state.free_at:
-        state, says = speak(replace(state, dial=replace(state.dial, until=now + state.dial.wait_s)), now)
+        state, says = seeking.speak(replace(state, dial=replace(state.dial, until=now + state.dial.wait_s)), now)
         out += says
     if state.role is not Role.SEEKING:  # it leads alone
         return state, out
@@ -291,7 +262,7 @@ def _seek(state: State, now: float) -> Step:
 def _lead_within_mandate(state: State, now: float) -> Step:
     if state.mandate is None or state.mandate.ends(now) > now:
         return state, []
-    return mandate_over(state, now)
+    return leading.mandate_over(state, now)
 
 
 def _answered(state: State, now: float) -> Step:
@@ -301,11 +272,11 @@ def _answered(state: State, now: float) -> Step:
     elder = state.met_elder or state.is_elder(state.dial.to)
     state = replace(state, dial=state.dial.answered(now), refused={}, said_free=False, met_elder=elder)
     if state.leads:
-        return state, speak_as_leader(state)
+        return state, leading.speak_as_leader(state)
     if state.roster is None and not state.setup.elders:
         return hung_up(state, now)
-    state, says = speak(state, now)
-    return state, says + with_elder(state)
+    state, says = seeking.speak(state, now)
+    return state, says + seeking.with_elder(state)
 
 
 def _broke(state: State, refused: bool, now: float) -> Step:
@@ -313,8 +284,8 @@ def _broke(state: State, refused: bool, now: float) -> Step:
     endpoint = state.dial.to
     if state.force is not None and not refused:
         state = forced.silent(state, state.force)
-    state = refusing(state, endpoint, now) if refused else answering(state, endpoint)
-    return replace(state, dial=state.dial.broke(now + KNOCK_S * state.leads)), []
+    state = seeking.refusing(state, endpoint, now) if refused else seeking.answering(state, endpoint)
+    return replace(state, dial=state.dial.broke(now + leading.KNOCK_S * state.leads)), []
 
 
 def _sought(state: State, seek: Seek, link: int, now: float) -> Step:
@@ -324,14 +295,14 @@ def _sought(state: State, seek: Seek, link: int, now: float) -> Step:
         if (report := state.end_of(seek.roster.past.life)) is not None:
             return state, [Transmit(link=link, message=Finish(report=report))]
         if state.role is Role.FOUNDING:
-            state, out = knocked_at(state, seek.roster.version, seek.roster.past.life, now)
+            state, out = leading.knocked_at(state, seek.roster.version, seek.roster.past.life, now)
         if not state.leads and not (state.roster is not None and state.hears_leader):
             state = took_over(state, seek.roster, seek.held_s, now, brings=seek.node or "?")
     state = supported(state, seek, link)
     if state.leads or state.leader not in (seek.node, ""):
         out += state.says_who_leads(link)
     if state.role is Role.SEEKING:
-        out += told_of_elder(state, seek, link)
+        out += seeking.told_of_elder(state, seek, link)
     if not state.leads and not state.is_in_line:
         out.append(HangUp(link=link))  # we cannot lead: it need not wait for us
     return state, out

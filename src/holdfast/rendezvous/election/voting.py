@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from holdfast.core.machine import NEVER, Action, Say
 from holdfast.core.value import replace
 from holdfast.core.wire.links import Transmit
-from holdfast.core.wire.messages import Electorate, Leads, Past, Propose, Roster, Seek, Vote
+from holdfast.core.wire.messages import Leads, Past, Propose, Roster, Seek, Vote
 from holdfast.rendezvous.election.following import is_in_reach
 from holdfast.rendezvous.election.forced import declared_lost, is_forced
 from holdfast.rendezvous.election.leader_lease import TERM, Body, Mandate, is_version_of
@@ -86,7 +86,13 @@ def stand(state: State, now: float) -> Step:
     if now < (free_at := max(state.free_at, state.proposal.until)):
         return (looks_by(state, free_at) if state.ballot.seeks else state), []
     if short := state.ballot.short(state.held, state.ballot.willing):
-        return _ask_witness_to_lead(state, short, now)
+        # Where one vote more would do, ask for it.
+        if not state.claims.may_ask(now) or not state.ballot.lacks_the_witness(state.held, short):
+            return state, []
+        newest = short[0].id == state.held.electorates[0].id
+        missing = (one for one in state.held.line if newest and one not in state.ballot.willing)
+        claims, out = state.claims.ask(state.life, short[0].id, state.setup.endpoint, missing)
+        return replace(state, claims=claims), out
     until = now + max(PROPOSE_S, state.dial.connect_s)
     proposal = Proposal(at=now, until=until, votes=frozenset())  # our own vote comes when the term is kept
     state = looks_by(replace(state, term=1 + max(state.term, state.ballot.term), proposal=proposal), proposal.until)
@@ -210,13 +216,3 @@ def _told_by(state: State, before: str, how: str, past: Past, links: Iterable[in
     leads = Leads(endpoint=endpoint, term=state.term, life=state.life)
     for link in links:
         yield Transmit(link=link, message=leads)
-
-
-def _ask_witness_to_lead(state: State, short: list[Electorate], now: float) -> Step:
-    """Where one vote more would do, ask for it."""
-    if not state.claims.may_ask(now) or not state.ballot.lacks_the_witness(state.held, short):
-        return state, []
-    newest = short[0].id == state.held.electorates[0].id
-    missing = (one for one in state.held.line if newest and one not in state.ballot.willing)
-    claims, out = state.claims.ask(state.life, short[0].id, state.setup.endpoint, missing)
-    return replace(state, claims=claims), out

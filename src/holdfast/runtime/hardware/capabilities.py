@@ -109,20 +109,16 @@ def subreaper() -> Fact:
 def ptrace() -> Fact:
     """May a process look into another of the same user? py-spy does."""
     scope = _read("/proc/sys/kernel/yama/ptrace_scope").strip() or "0"
-    blocked = _trace_me_fails()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if ctypes.CDLL(None).ptrace(0, 0, None, None) == 0 else 1)
+    blocked = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
     found = "refused" if blocked else f"yama scope {scope}"
     if not blocked and (scope == "0" or os.geteuid() == 0):
         return have(found)
     means = "py-spy and gdb cannot look into a hung worker; Holdfast itself does not need it"
     advice = "docker run --cap-add SYS_PTRACE" if blocked else "sysctl kernel.yama.ptrace_scope=0, or run as root"
     return degraded(found, means, advice)
-
-
-def _trace_me_fails() -> bool:
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if ctypes.CDLL(None).ptrace(0, 0, None, None) == 0 else 1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
 
 
 def cgroup() -> Fact:
@@ -227,13 +223,19 @@ def package(name: str, module: str, means: str, *, required: bool = False) -> Fa
     return have(found, required=required)
 
 
+def py_spy(environ: Mapping[str, str]) -> Fact:
+    """It is a program, and no module of its name is there to import."""
+    found = shutil.which("py-spy", path=os.pathsep.join((os.path.dirname(sys.executable), environ.get("PATH", ""))))
+    means = "of a hung worker that cannot show its stacks itself, only the kernel's view of it is kept"
+    return have(found) if found is not None else degraded("not installed", means, "pip install py-spy")
+
+
 PACKAGES: Sequence[tuple[str, str, str, bool]] = (
     ("msgspec", "msgspec", "no jobs of several nodes", True),
     ("PyYAML", "yaml", "no configuration files", True),
     ("rich", "rich", "no tables on terminals", True),
     ("prometheus-client", "prometheus_client", "no metrics", True),
     ("torch", "torch", "scripts that use PyTorch cannot run here; Holdfast itself does not need it", False),
-    ("py-spy", "py_spy", "`py-spy dump` is not at hand for a hung worker; Holdfast itself does not need it", False),
 )
 """Distribution, module, what its absence means, whether it is one of the core dependencies."""
 
@@ -256,9 +258,8 @@ def every_check(environ: Mapping[str, str]) -> dict[str, Check]:
         "ports": ports,
         "gpus": partial(gpus, environ),
     }
-    return checks | {
-        name: partial(package, name, module, means, required=required) for name, module, means, required in PACKAGES
-    }
+    checks |= {name: partial(package, name, module, means, required=required) for name, module, means, required in PACKAGES}
+    return checks | {"py-spy": partial(py_spy, environ)}
 
 
 def _read(path: str) -> str:

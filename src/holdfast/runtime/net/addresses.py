@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from ipaddress import ip_address
 from typing import Any
 
 from holdfast.runtime.peer_user import user_of
@@ -57,6 +58,14 @@ def is_loopback(host: str) -> bool:
     try:
         return host in ("localhost", "::1") or socket.inet_pton(socket.AF_INET, host)[0] == 127
     except (OSError, ValueError):
+        return False
+
+
+def is_any_address(host: str) -> bool:
+    """Does `host`, as written, mean all addresses of this host, as `0.0.0.0` and `::` do?"""
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
         return False
 
 

@@ -264,7 +264,7 @@ class Admission(Generic[Guest]):
         return next(reversed(guests)) if known.of(most) > known.of(origin) + 1 else guest
 
     def _most_unproved(self) -> int:
-        return min(self.limits.unproved, max(1, _soft_limit() // 8))
+        return min(self.limits.unproved, max(1, soft_limit() // 8))
 
     def _first_of_heaviest(self) -> Guest:
         held: dict[str, int] = {}
@@ -287,14 +287,15 @@ class Admission(Generic[Guest]):
             self._held -= seat.held
 
 
-def _soft_limit() -> int:
+def soft_limit() -> int:
+    """How many files this process may open."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return 1 << 30 if soft == resource.RLIM_INFINITY else soft
 
 
 def _guests_files() -> int:
     """The first descriptor that no guest gets."""
-    soft = _soft_limit()
+    soft = soft_limit()
     return soft - min(OWN_FILES, soft // OWN_SHARE)
 
 

@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 SLICE_S = 0.05  # Between two looks at whether the one who waits still wants to. Nothing is sent meanwhile.
 HANDSHAKE_S = 10.0  # For a handshake, and for a peer that does not take what is sent.
+SAID_BYTES = 1 << 20  # The longest object that is read: some megabytes of it would take Python a second.
+
 RECEIVE_BYTES = 1 << 18
 
 
@@ -122,9 +124,11 @@ class BlockingLink:
         self.send(json.dumps(said).encode())
 
     def heard(self, until: float) -> dict[str, Any]:
-        """The JSON object that comes next; see `next`. ValueError: it is none."""
+        """The JSON object that comes next; see `next`. ValueError: it is none, or a longer one than any of ours."""
+        if len(payload := self.next(until)) > SAID_BYTES:
+            raise ValueError(f"an object of {len(payload)} bytes")
         try:
-            said = json.loads(self.next(until))
+            said = json.loads(payload)
         except RecursionError as error:
             raise ValueError("no JSON object") from error
         if not isinstance(said, dict):

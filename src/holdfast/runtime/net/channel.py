@@ -9,20 +9,7 @@ from __future__ import annotations
 import os
 
 from holdfast.core.errors import ProtocolError
-from holdfast.runtime.net.frames import (
-    FRAME_BYTES,
-    NONCE_BYTES,
-    SEAL_BYTES,
-    TLS_HELLO,
-    Frames,
-    Handshake,
-    Identity,
-    Seal,
-    Turned,
-    frame,
-    refusal,
-    stranger,
-)
+from holdfast.runtime.net import frames
 from holdfast.runtime.secrets import Shelter
 
 TYPE_CHECKING = False
@@ -37,13 +24,13 @@ class Channel:
 
     __slots__ = ("_frames", "_handshake", "_is_known", "_seals", "_tunnel", "ours", "unsent")
 
-    def __init__(self, identity: Identity, shelter: Shelter | None, *, ours: bool) -> None:
+    def __init__(self, identity: frames.Identity, shelter: Shelter | None, *, ours: bool) -> None:
         """`ours`: we asked for the link."""
         self.ours = ours
         self.unsent = bytearray()
-        self._frames = Frames()
-        self._handshake = Handshake(identity, os.urandom(NONCE_BYTES).hex(), ours=ours)
-        self._seals: tuple[Seal, Seal] | None = None  # Of what we send, of what comes; None before the proof.
+        self._frames = frames.Frames()
+        self._handshake = frames.Handshake(identity, os.urandom(frames.NONCE_BYTES).hex(), ours=ours)
+        self._seals: tuple[frames.Seal, frames.Seal] | None = None  # Of what we send, of what comes; None before the proof.
         self._is_known = False  # Its first bytes have been looked at.
         self._tunnel: Tunnel | None = None if shelter is None else shelter(ours)
         if self._tunnel is not None:
@@ -68,7 +55,7 @@ class Channel:
 
     def allow(self, size: int) -> None:
         """The other side's frames may be so large, now that it has proved itself."""
-        self._frames.allow(size + SEAL_BYTES)
+        self._frames.allow(size + frames.SEAL_BYTES)
 
     @property
     def held(self) -> int:
@@ -77,7 +64,7 @@ class Channel:
 
     def say(self, payload: bytes) -> None:
         """One frame more to send."""
-        framed = frame(payload if self._seals is None else self._seals[0].put(payload))
+        framed = frames.frame(payload if self._seals is None else self._seals[0].put(payload))
         self.unsent += framed if self._tunnel is None else self._tunnel.send(framed)
 
     def feed(self, data: bytes) -> None:
@@ -111,29 +98,29 @@ class Channel:
     def _answer(self, payload: bytes) -> None:
         try:
             answers = self._handshake.take(payload)
-        except Turned as turned:
+        except frames.Turned as turned:
             for answer in turned.answer:
                 self.say(answer)
             raise
         for answer in answers:
             self.say(answer)
         if self._handshake.done:
-            self._frames.allow(FRAME_BYTES)
+            self._frames.allow(frames.FRAME_BYTES)
             self._seals = self._handshake.seals()
 
     def _look(self, first: bytes) -> None:
         """Recognise other protocols, where that is easy."""
-        if what := stranger(first):
+        if what := frames.stranger(first):
             raise ProtocolError(what)
-        if self._tunnel is None and first.startswith(TLS_HELLO):
+        if self._tunnel is None and first.startswith(frames.TLS_HELLO):
             raise ProtocolError("it speaks TLS, and this node does not (--tls-cert, --tls-key, --tls-ca)")
         if self._tunnel is None or first[0] in TLS_RECORDS:
             return
         self._tunnel = None
         if self.ours:
-            raise Turned("the other side does not use TLS, and this node does (--tls-cert)", [])
-        self.unsent[:] = refusal("this job uses TLS: give --tls-cert, --tls-key and --tls-ca")
-        raise Turned("it does not use TLS, and this job does (--tls-cert, --tls-key, --tls-ca)", [])
+            raise frames.Turned("the other side does not use TLS, and this node does (--tls-cert)", [])
+        self.unsent[:] = frames.refusal("this job uses TLS: give --tls-cert, --tls-key and --tls-ca")
+        raise frames.Turned("it does not use TLS, and this job does (--tls-cert, --tls-key, --tls-ca)", [])
 
     # --- frames that are too large to be copied: only where `is_bulky` --------------------------------------------------
 
@@ -145,7 +132,7 @@ class Channel:
     def head(self, payload: memoryview) -> bytes:
         """What goes before this payload."""
         assert self._seals is not None
-        return (SEAL_BYTES + len(payload)).to_bytes(4, "big") + self._seals[0].mark(payload)
+        return (frames.SEAL_BYTES + len(payload)).to_bytes(4, "big") + self._seals[0].mark(payload)
 
     def take_buffered(self, room: memoryview) -> int:
         """Move what has come already to the beginning of `room`: how many bytes that were."""

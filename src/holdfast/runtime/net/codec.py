@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import functools
 import operator
+import re
 import types
 import typing
 from functools import cache
+from itertools import islice
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import msgspec
@@ -19,7 +21,7 @@ from holdfast.core.errors import ProtocolError
 from holdfast.core.job import failure, report
 from holdfast.core.value import Required, Value, fields_of, quicken, to_plain
 from holdfast.core.wire import messages
-from holdfast.core.wire.messages import Message
+from holdfast.core.wire.messages import LONGEST_LEASE_S, Message
 
 V = TypeVar("V", bound=Value)
 
@@ -56,11 +58,13 @@ _NAMES = vars(typing) | vars(failure) | vars(report) | vars(messages)
 
 LONGEST = {"node": 300, "name": 255, "addr": 255, "role": 255, "master_addr": 255, "job": 1000, "domain": 255, "group": 255}
 LONGEST |= {"target": 255, "unhealthy": 500, "life": 255, "endpoint": 300, "stash_at": 300, "logs_at": 300, "warm": 4096}
-LONGEST |= {"python": 4096}
+LONGEST |= {"python": 4096, "proof": 64}
+LONGEST |= {"spare_because": 500, "unfit": 500, "waits": 2000}
 """Most characters of what names something: it is kept for the job's life, told to others and shown to people."""
 
 MANY = {"electorates": 64, "line": 64, "names": 64, "elector_of": 64, "terms": 64, "switches": 64, "verdicts": 256}
-MANY |= {"longest_s": 256, "calculated_s": 256, "typical_s": 4096, "modules": 1 << 20, "nodes": 1 << 17}
+MANY |= {"longest_s": 256, "calculated_s": 256, "typical_s": 4096, "modules": 1 << 20, "nodes": 1 << 17, "ranks": 1024}
+MANY |= {"limits": 64, "members": 1 << 14}
 SOME, ITEM_CHARS = 1 << 13, 1 << 14
 """Most entries of what a message lists, and characters of each: `SOME` where `MANY` says nothing else. A node lists its own
 ranks; what is told of all nodes is told of those that failed."""
@@ -70,9 +74,13 @@ SMALL_BYTES = 1 << 16
 
 LONG = frozenset({
     "Join", "Failed", "Stopped", "Succeeded", "Positions", "Reply", "StoreAsk", "StoreAnswer", "Imports", "ToImport", "Seek",
-    "Assigned", "Renewed", "Finish", "Pace", "Paced", "Calculated",
+    "Assigned", "Renewed", "Finish", "Pace", "Paced", "Calculated", "Standing",
 })  # fmt: skip
-"""Messages of an agent's that may be so long."""
+"""Messages that may be so long."""
+
+STANDING_BYTES = 4 << 20
+"""The longest of an agent's reports to the supervisor, which keeps the newest of each: the names of 16,384 nodes, and
+1,024 ranks."""
 
 ADDRESSES = ("addr", "master_addr", "endpoint", "stash_at", "logs_at")
 PRINTED = r"^[^\x00-\x1f\x7f]*$"
@@ -82,8 +90,24 @@ RANGES = {"round": (0, 2**31), "known_round": (0, 2**31), "master_port": (0, 655
 """Least and greatest of numbers that we count on with; any other fits into a machine's word."""
 ANY_NUMBER = -(2**63), 2**63 - 1
 
+DURATIONS = {"lease_s": LONGEST_LEASE_S, "promise_s": 2 * LONGEST_LEASE_S, "fence_s": 2 * LONGEST_LEASE_S}
+"""Longest, in seconds, of what binds who hears it: nobody may take a node out of the job for good, nor overflow a clock."""
+
 MOMENTS, LAST_MOMENT = ("at_unix", "started_at_unix", "ended_at_unix"), 253402300799.0
 """Times are shown, never counted with: one that no calendar has becomes the calendar's end, the year 9999."""
+
+MOST_VALUES, MEMBERS_VALUES = 1 << 20, 1 << 18
+"""Most values in a message, and in one of a member: of its own ranks. Each takes a microsecond or less to decode."""
+
+_STEEP, _ENDLESS, MOST_ODD = re.compile(rb"[eE](?<=[0-9].)[-+]?[0-9]{3}"), re.compile(rb"[0-9]{40}"), 256
+"""Numbers that take long to decode (1e300: 8 µs; 4,000 digits: 80 µs), and how many of them there may be."""
+
+_RECORD = b'"error_record":{'  # Of a worker's own form: nothing else in a message can be costly.
+
+BRIEF_BYTES = 4096  # Too little for many digits: the messages that thousands of nodes send each second are looked through once.
+
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+"""A text, whole or not: it matches wherever it is tried, so a search goes through the data once."""
 
 LINES, CHARS, FAILURES = 20, 2000, 1000
 """What is left of a message that would not fit into a frame: lines of a log, characters of a text, failures of a report."""
@@ -92,10 +116,11 @@ LINES, CHARS, FAILURES = 20, 2000, 1000
 def encode(message: Message, limit: int | None = None) -> bytes:
     """`message` as a JSON object with its type under `is`, cut down to `limit` bytes.
 
-    A worker may leave what JSON cannot hold, or more than a frame can; the message is sent all the same."""
+    A worker may leave what JSON cannot hold, more than a frame can, or what the other side would not decode; the message is
+    sent all the same."""
     try:
         data = _encoder.encode({"is": type(message).__name__, **fields_of(message)})
-        if limit is None or len(data) <= limit:
+        if (limit is None or len(data) <= limit) and not (_RECORD in data and _is_costly(data, MEMBERS_VALUES)):
             return data
     except (UnicodeEncodeError, OverflowError, RecursionError, TypeError):
         pass
@@ -121,8 +146,11 @@ def _cut(plain: Any, field: str = "") -> Any:
     return plain[:CHARS].encode(errors="replace").decode() if isinstance(plain, str) else plain
 
 
-def decode(data: bytes, family: type[Message] = Message) -> Message:
-    """The message in `data`. Raises ProtocolError for anything that is not exactly one of that family."""
+def decode(data: bytes, family: type[Message] = Message, *, values: int = MOST_VALUES) -> Message:
+    """The message in `data`, of so many values at most. Raises ProtocolError for anything that is not exactly one of that
+    family."""
+    if _is_costly(data, values):
+        raise ProtocolError(f"not a message: {data[:60]!r} (it has too many values, or too many numbers that none of ours has)")
     try:
         body = _decoder(family).decode(data) if len(data) <= SMALL_BYTES else _long(data, family)
         return _made(words_of(family)[type(body).__name__], body)
@@ -130,9 +158,26 @@ def decode(data: bytes, family: type[Message] = Message) -> Message:
         raise ProtocolError(f"not a message: {data[:60]!r} ({str(error)[:200]})") from error
 
 
+def _is_costly(data: bytes, values: int) -> bool:
+    """Whether to decode it would take long for its size. Texts cost little, whatever is in them."""
+    if len(data) > values and data.count(b'"') > 4 * values:
+        return True
+    return _seems_costly(data, values) and _seems_costly(_TEXT.sub(b'""', data), values)
+
+
+def _seems_costly(data: bytes, values: int) -> bool:
+    if len(data) > values and sum(map(data.count, (b",", b":", b"[", b"{"))) > values:
+        return True
+    return _has_many(_STEEP, data) or (len(data) > BRIEF_BYTES and _has_many(_ENDLESS, data))
+
+
+def _has_many(number: re.Pattern[bytes], data: bytes) -> bool:
+    return number.search(data) is not None and len(list(islice(number.finditer(data), MOST_ODD + 1))) > MOST_ODD
+
+
 def _long(data: bytes, family: type[Message]) -> msgspec.Struct:
     plain = msgspec.json.decode(data)
-    if family is Message and plain["is"] not in LONG:
+    if plain["is"] not in LONG or (plain["is"] == "Standing" and len(data) > STANDING_BYTES):
         raise ValueError(f"{plain['is']:.60} is never longer than {SMALL_BYTES} bytes")
     body: msgspec.Struct = msgspec.convert(plain, _any_of(family), dec_hook=_value)
     return body
@@ -164,6 +209,8 @@ def _limited(field: str, hint: Any) -> Any:
     if hint is int:
         least, most = RANGES.get(field, ANY_NUMBER)
         return Annotated[int, msgspec.Meta(ge=least, le=most)]
+    if hint is float and field in DURATIONS:
+        return Annotated[float, msgspec.Meta(ge=0.0, le=DURATIONS[field])]
     if isinstance(hint, types.UnionType):
         return functools.reduce(operator.or_, (_limited(field, one) for one in typing.get_args(hint)))
     held, as_many = typing.get_args(hint), msgspec.Meta(max_length=MANY.get(field, SOME))

@@ -3,6 +3,7 @@
 A frame is four bytes of length (big-endian) and that many bytes of JSON. The first are the handshake:
 
     both, at once: {"holdfast": 1, "nonce": N}                              C the coordinator's nonce, M the member's
+                   coordinator, where munge vouches for users: and {"munge": its secret, in a credential} (`runtime.munge`)
     member:        {"proof": MAC("proof", "member")}
     coordinator:   {"proof": MAC("proof", "coordinator")}                   or {"refused": why}
 
@@ -24,8 +25,9 @@ from hashlib import blake2b
 from typing import Any
 
 from holdfast.core.errors import ProtocolError
+from holdfast.runtime.munge import Voucher
 
-VERSION = 4
+VERSION = 6
 HELLO_BYTES = 4096  # Longest frame before the handshake is done: a stranger cannot make us hold more.
 FRAME_BYTES = 16 << 20  # Longest frame after it. A report has about 2 KB for each rank.
 NONCE_BYTES = 16
@@ -124,12 +126,16 @@ class Seal:
 
 
 class Identity:
-    """The job we belong to and the token that proves it."""
+    """The job we belong to and what proves it: the token of all its nodes, or `voucher`, if each proves whose it is."""
 
-    def __init__(self, job: str, token: bytes) -> None:
-        self.job = job
-        self.token = token
-        self._key = hmac.digest(token, json.dumps(job).encode(), "sha256")
+    def __init__(self, job: str, token: bytes, voucher: Voucher | None = None) -> None:
+        self.job, self.token, self.voucher = job, token, voucher
+        self._key = hmac.digest(token if voucher is None else voucher.secret, json.dumps(job).encode(), "sha256")
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether it proves more than the run id."""
+        return bool(self.token) or self.voucher is not None
 
     def mac(self, use: str, role: str, coordinator: str, member: str) -> bytes:
         """What only somebody with the token and the run id can compute: of one connection, for one use by one side."""
@@ -137,8 +143,16 @@ class Identity:
         return hmac.digest(self._key, said.encode(), "sha256")
 
     @property
+    def name_proof(self) -> str:
+        """What shows to others than the job's nodes that one is among them, and lets nobody guess the token or join. Empty: the
+        job has no token."""
+        return hmac.digest(self._key, b"who speaks for this job", "sha256").hex() if self.token else ""
+
+    @property
     def wrong(self) -> str:
         """What may be wrong with a member whose proof is: said to it, so it tells neither the run id nor the token."""
+        if self.voucher is not None:
+            return "another user or job (--rdzv-id), or a token (--token-file, HOLDFAST_TOKEN) while this job's nodes use munge"
         if self.token:
             return "wrong job token (--token-file, HOLDFAST_TOKEN, a shared --state-dir), or another job (--rdzv-id)"
         return "another job (--rdzv-id), or a token (--token-file, HOLDFAST_TOKEN, a shared --state-dir) and this job has none"
@@ -156,7 +170,8 @@ class Handshake:
 
     def opening(self) -> list[bytes]:
         """What to send first."""
-        return [_json({"holdfast": VERSION, "nonce": self.nonce})]
+        shown = {"munge": self.identity.voucher.shown} if self.identity.voucher is not None and not self.ours else {}
+        return [_json({"holdfast": VERSION, "nonce": self.nonce, **shown})]
 
     def take(self, payload: bytes) -> list[bytes]:
         """Answer one frame. Raises ProtocolError, or `Turned` with what to send before closing."""
@@ -169,7 +184,10 @@ class Handshake:
         if not isinstance(proof, str):
             raise ProtocolError("not a Holdfast agent: no proof")
         if not self.ours:
-            return self._admit(proof)
+            if not _same(proof, self._proof("member")):
+                raise Turned(self.identity.wrong, [_json({"refused": self.identity.wrong})])
+            self.done = True
+            return [_json({"proof": self._proof("coordinator")})]
         if not _same(proof, self._proof("coordinator")):
             raise Turned("it could not prove that it knows the run id (--rdzv-id) and the job's token (--token-file)", [])
         self.done = True
@@ -197,13 +215,11 @@ class Handshake:
         self.theirs = nonce
         if not self.ours:
             return []
+        if (voucher := self.identity.voucher) is not None:
+            if not (secret := voucher.open(said.get("munge"))):
+                raise Turned("it shows no munge credential of this user, which is what this node knows the job's nodes by", [])
+            self.identity = Identity(self.identity.job, secret)
         return [_json({"proof": self._proof("member")})]
-
-    def _admit(self, proof: str) -> list[bytes]:
-        if not _same(proof, self._proof("member")):
-            raise Turned(self.identity.wrong, [_json({"refused": self.identity.wrong})])
-        self.done = True
-        return [_json({"proof": self._proof("coordinator")})]
 
     def _proof(self, role: str) -> str:
         return self._mac("proof", role).hex()

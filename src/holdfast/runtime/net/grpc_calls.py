@@ -80,12 +80,12 @@ class Calls:
         elif kind == PING and not flags & ACK:
             self.out += _frame(PING, ACK, 0, payload)
         elif kind == WINDOW_UPDATE and stream == 0 and len(payload) == 4:
-            self.window += int.from_bytes(payload) & 0x7FFFFFFF
+            self.window += int.from_bytes(payload, "big") & 0x7FFFFFFF
         elif kind == GOAWAY:
             self._has_left = True
         elif kind == DATA and payload:
             self._answered.add(stream)
-            self.out += _frame(WINDOW_UPDATE, 0, 0, len(payload).to_bytes(4))
+            self.out += _frame(WINDOW_UPDATE, 0, 0, len(payload).to_bytes(4, "big"))
         if kind == RST_STREAM or (kind in (DATA, HEADERS) and flags & END_STREAM):
             succeeded = stream in self._answered and kind != RST_STREAM
             self._answered.discard(stream)

@@ -42,6 +42,7 @@ class LinkPool(Ready):
         self.host = host
         self.taken_in = taken_in
         self.pace = pace
+        self.ready = 0  # Links that had something to say at this look.
         self.look_at = NEVER  # When to look next; NEVER: as soon as there is something.
         self._be_woken()
 
@@ -60,6 +61,7 @@ class LinkPool(Ready):
 
     def _look(self) -> list[Observation]:
         ready = self.epoll.poll(0, AT_ONCE)
+        self.ready = len(ready)
         seen = [*self.heard(ready), *self.taken_in()]
         paused, links, pace = self.look_at != NEVER, len(self.handlers), self.pace
         pause_s = min(max(pace.pause_s, pace.each_s * links), pace.longest_s)

@@ -25,7 +25,7 @@ from holdfast.core.wire.speakers import objection
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.addresses import bind_addresses, host_and_port, is_loopback, is_within_this_host, looked_up, origin
 from holdfast.runtime.net.admission import LIMITS, NO_ROOM, Admission, Limits, RejectionLog
-from holdfast.runtime.net.codec import decode, encode, warm
+from holdfast.runtime.net.codec import MEMBERS_VALUES, MOST_VALUES, decode, encode, warm
 from holdfast.runtime.net.frames import FRAME_BYTES, SEAL_BYTES, TOKEN_BYTES, Identity, Turned
 from holdfast.runtime.net.link_pool import LinkPool
 from holdfast.runtime.net.loopback_link import Loopback
@@ -49,7 +49,10 @@ LISTEN_TRIES = 100  # To serve an address. Each takes microseconds.
 
 UNSENT_BYTES = 4 * FRAME_BYTES  # For a member that does not read; its lease ends long before.
 
-READ_BYTES = 1 << 16  # Taken in of one link at a time, so that others are heard meanwhile.
+READ_BYTES, LEAST_BYTES = 1 << 16, 1 << 11
+"""Taken in of one link at a time, so that others are heard meanwhile; and where many have come to us and have something to say
+at one look, so many bytes of all of them together, but at least so many of each. What we have to do ourselves, as renewing our
+own lease, waits for one look."""
 
 REMEDY = "`holdfast token --write FILE` makes one; give each node --token-file FILE"
 
@@ -182,7 +185,10 @@ class Network:
         # Each attempt that fails is followed by one at the next address, so a name with a dead IPv6 address still works.
         turn = self.turns[f"{name}:{port}"] = self.turns.get(f"{name}:{port}", -1) + 1
         family, _, _, _, address = found[turn % len(found)]
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:  # no descriptor is left
+            return [LinkDown(link=link, reason=str(error.strerror))]
         sock.setblocking(False)
         code = sock.connect_ex(address)
         if code not in (0, errno.EINPROGRESS):
@@ -231,7 +237,10 @@ class Network:
 
     def close(self) -> None:
         """Close everything at once."""
-        self._unlisten()
+        for sock in self.listeners:
+            self.host.unwatch(sock.fileno())
+            sock.close()
+        self.listeners = []
         self.names.close()
         for wire in list(self.wires.values()):
             self._drop(wire)
@@ -310,7 +319,7 @@ class Network:
 
     def _asks_whose(self) -> bool:
         """Whether the other end of a connection within this host must be this user's, since nothing else is proved."""
-        return not self.identity.token and self.shelter is None
+        return not is_authenticated(self.identity, self.shelter)
 
     def _guest(self) -> int:
         number, self.next_guest = self.next_guest, self.next_guest + 1
@@ -347,7 +356,7 @@ class Network:
 
     def _read(self, wire: Wire) -> list[Observation]:
         try:
-            data = bytes(self.room[: wire.sock.recv_into(self.room)])
+            data = bytes(self.room[: wire.sock.recv_into(self.room, self._share(wire))])
         except BlockingIOError:
             return []
         except OSError as error:
@@ -358,6 +367,10 @@ class Network:
             self.came.append((wire, data))
             return []
         return self._made_of(wire, data)
+
+    def _share(self, wire: Wire) -> int:
+        """How many bytes of that link are taken in now."""
+        return max(LEAST_BYTES, READ_BYTES // max(1, self.pool.ready)) if wire.is_watched_by(self.pool) else READ_BYTES
 
     def _heard_together(self) -> list[Observation]:
         came, self.came = self.came, []
@@ -423,7 +436,7 @@ class Network:
         return [LinkUp(link=wire.link, ours=False, peer=wire.peer, names=wire.names)]
 
     def _heard(self, wire: Wire, payload: bytes) -> list[Observation]:
-        message = decode(payload, self.family)
+        message = decode(payload, self.family, values=MOST_VALUES if wire.ours else MEMBERS_VALUES)
         if why := objection(message, to_caller=wire.ours):
             raise ProtocolError(why)
         if isinstance(message, Request) and not wire.ours and not self._is_authenticated(wire):
@@ -447,8 +460,9 @@ class Network:
         if wire.is_stranger:
             self.rejections.note(wire.peer, f"turned away a connection from {wire.peer}: {reason}", self.host.now())
             return []
-        if self.taken and not wire.is_proven:
-            self._tell_who_has(self.taken)
+        if self.taken and not wire.is_proven and (owner := listening_process(self.taken)):
+            answer = "no agent of this job answers there: this agent takes the port as soon as it is free"
+            self.host.complain(f"port {self.taken} of the job's endpoint is in use on this host, by {owner}, and {answer}")
         # A member cannot mend its certificate while it tries again, no more than its token.
         hopeless = final or (bad and wire.uses_tls and not wire.is_proven)
         if bad and wire.is_proven:
@@ -456,22 +470,11 @@ class Network:
         foreign, refused = bad and not wire.is_proven, reason == os.strerror(errno.ECONNREFUSED)
         return [LinkDown(link=wire.link, reason=reason, final=hopeless, foreign=foreign, refused=refused)]
 
-    def _tell_who_has(self, port: int) -> None:
-        if owner := listening_process(port):
-            answer = "no agent of this job answers there: this agent takes the port as soon as it is free"
-            self.host.complain(f"port {port} of the job's endpoint is in use on this host, by {owner}, and {answer}")
-
     def _drop(self, wire: Wire) -> None:
         if self.wires.pop(wire.link, None):
             self.timed.pop(wire.link, None)
             self.guests.leave(wire)
             wire.close()
-
-    def _unlisten(self) -> None:
-        for sock in self.listeners:
-            self.host.unwatch(sock.fileno())
-            sock.close()
-        self.listeners = []
 
 
 def _answers(sock: socket.socket) -> str:
@@ -513,7 +516,7 @@ def _listener(family: int, at: tuple[Any, ...]) -> socket.socket:
 
 def is_authenticated(identity: Identity, shelter: Shelter | None) -> bool:
     """Whether who comes over the network has to prove more than that it knows the run id."""
-    return bool(identity.token) or shelter is not None
+    return identity.is_secret or shelter is not None
 
 
 def is_open(network: Network, max_nodes: int) -> bool:
@@ -525,7 +528,8 @@ def is_open(network: Network, max_nodes: int) -> bool:
 def open_doors(network: Network, max_nodes: int, *, token_by: str) -> str:
     """What a person should know about who can join; empty: nothing. `token_by`: how a node is given a token."""
     token = network.identity.token
-    if not network.listeners or max_nodes < 2 or is_loopback(network.endpoint[0]) or len(token) >= TOKEN_BYTES:
+    is_well_kept = network.identity.voucher is not None or len(token) >= TOKEN_BYTES
+    if not network.listeners or max_nodes < 2 or is_loopback(network.endpoint[0]) or is_well_kept:
         return ""
     if not token:
         who = "holds a certificate of the CA" if network.shelter else f"reaches {shown_endpoint(*network.endpoint)}"

@@ -88,21 +88,18 @@ class _Child:
                 break
             text += piece
         else:
-            return self._give_up(name, deadline_s)
+            # Not waited for: in uninterruptible sleep it would not even die. It ends with its pipe, or never.
+            os.close(self._reader)
+            try:  # the group: what it has started hangs just as well
+                os.killpg(self._pid, signal.SIGKILL)
+            except ProcessLookupError:
+                os.kill(self._pid, signal.SIGKILL)
+            return _unclear(name, f"no answer within {deadline_s:g} s")
         os.close(self._reader)
         _, status = os.waitpid(self._pid, 0)
         if not text:
             return _unclear(name, f"the attempt ended with {os.waitstatus_to_exitcode(status)}")
         return Fact(**json.loads(text) | {"name": name})
-
-    def _give_up(self, name: str, deadline_s: float) -> Fact:
-        # Not waited for: in uninterruptible sleep it would not even die. It ends with its pipe, or never.
-        os.close(self._reader)
-        try:  # the group: what it has started hangs just as well
-            os.killpg(self._pid, signal.SIGKILL)
-        except ProcessLookupError:
-            os.kill(self._pid, signal.SIGKILL)
-        return _unclear(name, f"no answer within {deadline_s:g} s")
 
 
 def _unclear(name: str, found: str) -> Fact:

@@ -12,19 +12,23 @@ tells the two apart and knows the exit code. The same thread is roused by a work
 from __future__ import annotations
 
 import _thread
+import fcntl
 import mmap
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.page import layout
-from holdfast.core.page.signs import Limits, Moments, SectionSigns, Signs, is_save
+from holdfast.core.page.in_memory import HAS_ALL, STASHES
+from holdfast.core.page.signs import MOST, Limits, Moments, SectionSigns, Signs, is_save
 from holdfast.core.page.silences import BEAT, FIRST, OUT, in_section
 from holdfast.runtime.process.process import state
 
 NOT_ASKED = -1
 COUNTS = layout.CONTROL_COUNT, layout.CALCULATED_COUNT, layout.LIFE_COUNT  # A change of one is something new to read.
 
+MOST_BYTES = 4 << 20  # Of stacks, 100 bytes for each frame: the worker can make the file as long as it likes.
 LAST_SIGNAL = 64  # Linux has no more of them (but on MIPS).
 CLOSE_PATIENCE_S = 1.0  # How long `DeathWatch.close` waits for its thread, which needs microseconds.
 
@@ -109,7 +113,7 @@ class Page:
     @property
     def last_step(self) -> tuple[int | None, bool]:
         """The last step reported, and whether the script itself has done so. None: none was."""
-        return self.words[layout.STEP] if self.words[layout.STEP_NS] else None, bool(self.words[layout.STEP_TOLD])
+        return _count(self.words[layout.STEP]) if self.words[layout.STEP_NS] else None, bool(self.words[layout.STEP_TOLD])
 
     def signs(self) -> Signs:
         """What the worker has shown so far. It may be writing meanwhile: fields are whole, and moments apart."""
@@ -121,9 +125,9 @@ class Page:
             first_beat_at=_at(words[layout.FIRST_BEAT_NS]),
             awaited_since=_at(words[layout.AWAITED_NS]),
             beat_at=_at(max(words[layout.BEAT_NS], stepped)),
-            beats=words[layout.BEATS],
+            beats=_count(words[layout.BEATS]),
             longest_gap_s=words[layout.LONGEST_GAP_NS] / 1e9,
-            step=words[layout.STEP] if stepped else None,
+            step=_count(words[layout.STEP]) if stepped else None,
             step_at=_at(stepped),
             step_took_s=words[layout.STEP_TOOK_NS] / 1e9,
             out_since=_at(words[layout.OUT_SINCE_NS]),
@@ -151,12 +155,23 @@ class Page:
             restored_at=_at(words[layout.RESTORED_NS]),
             restore_s=words[layout.RESTORE_TOOK_NS] / 1e9,
             stepped_at=_at(first),
-            first_step=words[layout.FIRST_STEP] if first and words[layout.STEP_TOLD] else None,
+            first_step=_count(words[layout.FIRST_STEP]) if first and words[layout.STEP_TOLD] else None,
             last_stepped_at=_at(words[layout.STEP_NS]),
             saved_at=max(saves, default=None),
-            state_step=words[layout.STATE_STEP] if words[layout.STATE_FROM] else None,
+            state_step=_count(words[layout.STATE_STEP]) if words[layout.STATE_FROM] else None,
             state_from=layout.source_in_words(words[layout.STATE_FROM]),
+            held=self.held,
         )
+
+    @property
+    def held(self) -> tuple[int, int, int, int] | None:
+        """As `Moments.held`."""
+        bits, words = self.words[layout.HELD], self.words
+        if not bits & layout.HELD_KEPT:
+            return None
+        step = _count(words[layout.HELD_STEP]) if bits & layout.HELD_WHOLE else -1
+        more = STASHES * bool(bits & layout.HELD_STASHED) | HAS_ALL * bool(bits & layout.HELD_ALL)
+        return _count(words[layout.HELD_ROUND]), step, _count(words[layout.HELD_PART]), more
 
     @property
     def saves(self) -> tuple[bool, int]:
@@ -179,7 +194,7 @@ class Page:
                 open_since=_at(self.words[at + layout.OPEN_NS]),
                 took_s=self.words[at + layout.TOOK_NS] / 1e9,
                 longest_s=self.words[at + layout.LONGEST_NS] / 1e9,
-                count=self.words[at + layout.CLOSED],
+                count=_count(self.words[at + layout.CLOSED]),
                 closed_at=_at(self.words[at + layout.CLOSED_NS]),
                 limit_s=_limit(self.words[at + layout.LIMIT_NS]),
             )
@@ -194,7 +209,8 @@ class Page:
         start, end = layout.MODULES * 8, min(self.words[layout.MODULES_END], layout.MODULES_BYTES)
         lines = self.map[start : start + end].decode("utf-8", "replace").split("\n")
         loaded, others = layout.LOADED.decode(), (layout.CHANGED.decode(), layout.ELSEWHERE.decode())
-        return tuple(line.removeprefix(loaded) for line in lines if line.startswith((loaded, *others)))
+        found = (line.removeprefix(loaded) for line in lines if line.startswith((loaded, *others)))
+        return tuple(line for line in found if line)
 
     def _text(self, at: int, size: int) -> str:
         return self.map[at * 8 : at * 8 + size].split(b"\0", 1)[0].decode("utf-8", "replace")
@@ -271,7 +287,7 @@ class Page:
         return os.fstat(self.fd).st_size
 
     def _written(self, since: int) -> str:
-        return os.pread(self.fd, self._size() - since, since).decode("utf-8", "replace")
+        return os.pread(self.fd, min(max(0, self._size() - since), MOST_BYTES), since).decode("utf-8", "replace")
 
     def ask_for_collectives(self) -> bool:
         """Have the worker say how far its collectives are, some hundredths of a second unless the GIL is held. False: nobody
@@ -329,6 +345,11 @@ def _at(time_ns: int) -> float | None:
     return time_ns / 1e9 if time_ns else None
 
 
+def _count(word: int) -> int:
+    """A number that other nodes take, whatever the worker has written."""
+    return min(word, MOST)
+
+
 def _limit(limit_ns: int) -> float | None:
     if limit_ns == layout.NO_LIMIT:
         return float("inf")
@@ -339,6 +360,7 @@ def create_page(hook: int = 0) -> Page:
     """A fresh page. `hook`: HOOK_*, what of an unmodified script is noted. HoldfastError: no memory can be shared."""
     fd = nameless_file("holdfast-page")
     os.ftruncate(fd, layout.SIZE)
+    keep_length(fd)
     page = Page(fd)
     page.words[layout.MAGIC_AT] = layout.MAGIC
     page.words[layout.VERSION_AT] = layout.VERSION
@@ -350,7 +372,7 @@ def create_page(hook: int = 0) -> Page:
 def nameless_file(label: str) -> int:
     """A memfd; where that is refused (an old kernel, a seccomp filter), a file that never has a name. Or HoldfastError."""
     try:
-        return os.memfd_create(label, os.MFD_CLOEXEC)
+        return os.memfd_create(label, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except (OSError, AttributeError) as error:
         refused = error
     for folder in ("/dev/shm", os.environ.get("TMPDIR", "/tmp")):
@@ -361,9 +383,10 @@ def nameless_file(label: str) -> int:
     raise HoldfastError(f"no memory to share with workers: memfd_create: {refused}; nor a nameless file in /dev/shm or /tmp")
 
 
-def is_written(fd: int) -> bool:
-    """Whether anything has been written to that file yet. -1: there is none."""
-    return fd >= 0 and os.fstat(fd).st_size > 0
+def keep_length(fd: int) -> None:
+    """Nobody makes that file shorter from now on, which would end whoever maps it by SIGBUS. Only a memfd can promise that."""
+    with suppress(OSError):
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
 
 
 class DeathWatch:

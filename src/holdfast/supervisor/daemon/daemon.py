@@ -33,25 +33,33 @@ from holdfast.runtime.net.ports import holders
 from holdfast.runtime.peer_user import is_ours
 from holdfast.runtime.process.environments import environments
 from holdfast.runtime.process.process import dying, pidfd_open
-from holdfast.supervisor.daemon.google_service import serve, socket_of
+from holdfast.supervisor.daemon.google_service import COMMANDS, serve, socket_of
+from holdfast.supervisor.daemon.host_repairs import HostRepairs, resumed
 from holdfast.supervisor.daemon.host_table import (
     SILENCE_S,
     Agent,
     AgentGone,
     AgentTold,
     CordonTold,
+    HostRepair,
     HostTable,
     Keep,
     PeerGone,
     RpcHeard,
+    StartRepair,
     shown,
 )
 from holdfast.supervisor.daemon.host_uplink import HostUplink, Supervisor
 from holdfast.supervisor.daemon.journal import Journal
+from holdfast.supervisor.daemon.sensor_reports import GoogleServices
 from holdfast.telemetry.record import locks
 from holdfast.telemetry.record.io_thread import IoThread
 from holdfast.telemetry.record.state_dir import daemon_socket, job_dirs, make_home, running_nodes
 from holdfast.telemetry.report.safe_text import plain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.supervisor.daemon.sensor_link import SensorLink
 
 ADOPT_S = 1.0
 """How long an agent has to say that it is there, when it is looked for."""
@@ -75,10 +83,11 @@ class Daemon:
     """The process. HoldfastError: another one has this home, or the port is taken."""
 
     def __init__(
-        self, home: str, host: str, port: int, silence_s: float = SILENCE_S, supervisor: Supervisor | None = None,
-        users: Collection[int] | None = ()
+        self, home: str, host: str, port: int, silence_s: float = SILENCE_S,
+        supervisor: Supervisor | GoogleServices | None = None,
+        users: Collection[int] | None = (), repairs: HostRepairs | None = None
     ) -> None:
-        """`users`: whose ranks are heard beside our user's and root's; None: everybody's."""
+        """`users`: whose ranks are heard beside our user's and root's; None: everybody's. `repairs` None: the host never is."""
         self.host = Host(self.say)
         self.home, self.since_unix = home, self.host.unix()
         try:
@@ -105,15 +114,33 @@ class Daemon:
         """By connection of a rank: its process's pidfd; None: not looked for yet; -1: not found, so its silence decides."""
         self._news = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         """Wakes the loop: the table has changed, in whichever thread."""
-        self.uplink = HostUplink(self.host, supervisor, self.say, self.see) if supervisor is not None else None
+        self.repairs = repairs or HostRepairs({}, ())
+        offers, boot, self.uplink = self.repairs.offers, self.repairs.boot(), None
+        if isinstance(supervisor, Supervisor):
+            self.uplink = HostUplink(self.host, supervisor, self.say, self.see, offers, boot)
         self.address = host
         self.server, self.port = serve(host, port, self._hear, self._may_speak)
         self.listens = shown_endpoint(host, self.port)
+        self.commands: Any = None
+        """The server of Google's actuator, where other hosts reach it."""
         try:
+            self.sensor = self._sensor(supervisor) if isinstance(supervisor, GoogleServices) else None
             self.control = ControlSocket(daemon_socket(home))
         except OSError as error:
             self.server.stop(None)
             raise HoldfastError(f"cannot listen at {daemon_socket(home)}: {error.strerror}", hint=FOLDER_HINT) from error
+        except HoldfastError:
+            self.server.stop(None)
+            raise
+
+    def _sensor(self, google: GoogleServices) -> SensorLink:
+        from holdfast.supervisor.daemon.sensor_link import SensorLink  # grpcio's client, of which `serve` has said if it lacks
+
+        address = self.listens
+        if google.commands is not None:
+            self.commands, port = serve(*google.commands, self._hear, lambda user: True, COMMANDS)
+            address = shown_endpoint(google.commands[0], port)
+        return SensorLink(google, address, self.say, self.see)
 
     def run(self) -> int:
         """Serve until SIGTERM or SIGINT; returns the exit code."""
@@ -122,6 +149,8 @@ class Daemon:
         self.host.watch(self._news, select.EPOLLIN, self._tell)
         os.eventfd_write(self._news, 1)
         _thread.start_new_thread(self._adopt, ())
+        if self.table.repair is not None and not self.table.repair.is_over:
+            self.see(resumed(self.table.repair, self.repairs.boot()))
         while True:
             for seen in self.host.wait(self._until()):
                 if isinstance(seen, Signalled):
@@ -136,7 +165,11 @@ class Daemon:
 
     def close(self) -> None:
         """Take no more calls, and leave the table on disk."""
-        self.server.stop(GOODBYE_S).wait()
+        if self.sensor is not None:
+            self.sensor.close()
+        for server in (self.server, self.commands):
+            if server is not None:
+                server.stop(GOODBYE_S).wait()
         if self.uplink is not None:
             self.uplink.close()
         self.control.close()
@@ -205,10 +238,11 @@ class Daemon:
     def _tell(self, events: int) -> list[Observation]:
         os.eventfd_read(self._news)
         self._follow()
-        if self.uplink is not None:
-            with self._lock:
-                table = self.table.copy()  # no caller waits until it is told
-            self.uplink.shows(table)
+        for told in (self.uplink, self.sensor):
+            if told is not None:
+                with self._lock:
+                    table = self.table.copy()  # no caller waits until it is told
+                told.shows(table)
         return []
 
     def _perform(self, actions: Iterable[Action]) -> None:
@@ -219,8 +253,14 @@ class Daemon:
                     if trouble and trouble != self.trouble:
                         self._say(f"the table cannot be kept on disk: {trouble}")
                     self.trouble = trouble
+                case StartRepair(repair=repair):
+                    _thread.start_new_thread(self._repair, (repair, self.table.copy()))
                 case Say(text=text):
                     self._say(text)
+
+    def _repair(self, repair: HostRepair, table: HostTable) -> None:
+        if (ended := self.repairs.carry_out(repair, table)) is not None:
+            self.see(ended)
 
     def _until(self) -> float:
         """At most the time of silence from now: a worker that another thread hears meanwhile may be silent after that."""

@@ -2,13 +2,14 @@
 
 A gRPC error blocks Google's client, and with it the agent, for seven seconds; a slow answer as long as it takes. So what cannot
 be read is answered with OK too. This wire has no authentication, so the kernel tells which user says it: others than ours, root
-and those who are named are not heard. Nothing that is said here acts on another host.
+and those who are named are not heard. Nothing that is said here acts on another host. Where an operator has asked for it, an
+address that other hosts reach takes the two commands of Google's actuator, from anybody.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import unquote
@@ -17,22 +18,40 @@ from holdfast.core.config.grammar import shown_endpoint
 from holdfast.core.errors import HoldfastError
 from holdfast.core.wire.google_wire import METHODS, OWN_SERVICE, SERVICE, HostResponse, Method, WorkerInfo
 from holdfast.core.wire.protobuf import Message
+from holdfast.runtime.net.admission import soft_limit
 from holdfast.runtime.peer_user import Address, socket_between
 
 AT_ONCE = 4
 """Calls that are answered at a time; each takes microseconds."""
 
+HANDSHAKE_MS, IDLE_MS = 2_000, 60_000
+"""How long a connection may take to speak HTTP/2, and may stay without a call. A client connects anew when it calls again."""
+
+CONNECTIONS_SHARE = 2
+"""gRPC asks nobody who comes, so it gets half of the descriptors: the daemon has the others for its table and its socket."""
+
+Services = Mapping[str, Mapping[str, type[Message]]]
+"""By service and method: what it takes."""
+
+SERVICES: Services = {SERVICE: METHODS, OWN_SERVICE: {Method.GOODBYE: WorkerInfo}}
+"""What the ranks of this host call, and Google's actuator."""
+
+COMMANDS: Services = {SERVICE: {method: METHODS[method] for method in (Method.TRIGGER_RESET, Method.TRIGGER_CORDON)}}
+"""What only the actuator calls, from another host."""
+
 
 def serve(
-    host: str, port: int, hear: Callable[[str, str, Message], None], may_speak: Callable[[int | None], bool]
+    host: str,
+    port: int,
+    hear: Callable[[str, str, Message], None],
+    may_speak: Callable[[int | None], bool],
+    services: Services = SERVICES,
+    largest: int = 1 << 20,
 ) -> tuple[Any, int]:
     """Listen at `host:port` (0: any); gRPC's server, which runs until its `stop`, and the port. `hear` is called with peer,
-    method and message, in some thread; `may_speak` is asked of each user. HoldfastError: it cannot listen."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said by us
-    try:
-        import grpc  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise HoldfastError("grpcio is not installed", hint="pip install 'holdfast[grpc]'") from error
+    method and message, in some thread; `may_speak` is asked of each user; `largest`: bytes of a message. HoldfastError: it
+    cannot listen."""
+    grpc = installed_grpc()
 
     def handler(method: str, kind: type[Message]) -> Any:
         def answer(data: bytes, context: Any) -> bytes:
@@ -48,9 +67,11 @@ def serve(
         return grpc.unary_unary_rpc_method_handler(answer)  # bytes both ways
 
     # Without SO_REUSEPORT: two daemons at one port would each hear half.
-    options = ("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 1 << 20)
+    options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", largest)]
+    options += [("grpc.server_handshake_timeout_ms", HANDSHAKE_MS), ("grpc.max_connection_idle_ms", IDLE_MS)]
+    options += [("grpc.max_allowed_incoming_connections", soft_limit() // CONNECTIONS_SHARE)]
     server = grpc.server(ThreadPoolExecutor(AT_ONCE), options=options)
-    for service, methods in ((SERVICE, METHODS), (OWN_SERVICE, {Method.GOODBYE: WorkerInfo})):
+    for service, methods in services.items():
         handlers = {method: handler(method, kind) for method, kind in methods.items()}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
     try:
@@ -64,6 +85,16 @@ def serve(
         )
     server.start()
     return server, int(bound)
+
+
+def installed_grpc() -> Any:
+    """gRPC's module. HoldfastError: it is not there."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said by us
+    try:
+        import grpc  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise HoldfastError("grpcio is not installed", hint="pip install 'holdfast[grpc]'") from error
+    return grpc
 
 
 def socket_of(peer: str, here: Address) -> tuple[int, int] | None:

@@ -94,6 +94,44 @@ class TroubleHeard(Observation):
     """The supervisor knows what a worker's row has owed it."""
 
     key: str
+    what: str
+    """What it knows; the row may owe it something newer."""
+
+
+class RepairOrdered(Observation):
+    """The supervisor orders to repair this host."""
+
+    order: str
+    act: str
+    boot: str
+    """Of the host, now."""
+
+
+class RepairEnded(Observation):
+    """What came of it."""
+
+    order: str
+    text: str
+    ok: bool = False
+    is_busy: bool = False
+
+
+class HostRepair(Value):
+    """The last order to repair this host, and what came of it."""
+
+    order: str
+    act: str
+    boot: str
+    is_over: bool = False
+    ok: bool = False
+    is_busy: bool = False
+    text: str = ""
+
+
+class StartRepair(Action):
+    """Carry it out; `RepairEnded` follows, perhaps in the daemon's next life."""
+
+    repair: HostRepair
 
 
 class Keep(Action):
@@ -159,8 +197,9 @@ class HostTable:
         workloads: Mapping[str, WorkloadInfo] | None = None,
         agents: Mapping[str, Agent] | None = None,
         cordoned: bool = False,
+        repair: HostRepair | None = None,
     ) -> None:
-        self.silence_s, self.cordoned = silence_s, cordoned
+        self.silence_s, self.cordoned, self.repair = silence_s, cordoned, repair
         self.workers = dict(workers or {})
         """By key; who was heard last comes last."""
         self.workloads, self.agents = dict(workloads or {}), dict(agents or {})
@@ -173,6 +212,7 @@ class HostTable:
         workers: dict[str, Worker] = {}
         workloads: dict[str, WorkloadInfo] = {}
         agents: dict[str, Agent] = {}
+        repair: HostRepair | None = None
         for key, row in rows.items():
             try:
                 match key.partition("/")[0]:
@@ -182,12 +222,14 @@ class HostTable:
                         workers[key] = Worker(**{**row, "info": WorkerInfo(**row["info"])}, heard_at=now)
                     case "agent":
                         agents[key] = Agent(**row)
+                    case "repair":
+                        repair = HostRepair(**row)
             except (KeyError, TypeError):
                 continue  # of another version of ours: what it was about is heard again, or over
-        return cls(silence_s, workers, workloads, agents, "cordoned" in rows)
+        return cls(silence_s, workers, workloads, agents, "cordoned" in rows, repair)
 
     def copy(self) -> HostTable:
-        return HostTable(self.silence_s, self.workers, self.workloads, self.agents, self.cordoned)
+        return HostTable(self.silence_s, self.workers, self.workloads, self.agents, self.cordoned, self.repair)
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
         match seen:
@@ -205,8 +247,10 @@ class HostTable:
                 return self._peer_gone(peer, how)
             case CordonTold(on=on):
                 return self._cordon_told(on)
-            case TroubleHeard(key=key):
-                return self._trouble_heard(key)
+            case TroubleHeard(key=key, what=what):
+                return self._trouble_heard(key, what)
+            case RepairOrdered() | RepairEnded():
+                return self._repair_told(seen)
             case AgentTold(agent=agent):
                 return self._agent_told(agent)
             case AgentGone(job_dir=job_dir, node=node):
@@ -282,8 +326,8 @@ class HostTable:
             actions += [worker.kept(), Say(text=what, level="warning")]
         return actions
 
-    def _trouble_heard(self, key: str) -> list[Action]:
-        if key not in self.workers:
+    def _trouble_heard(self, key: str, what: str) -> list[Action]:
+        if key not in self.workers or self.workers[key].owed != what:
             return []
         worker = self.workers[key] = replace(self.workers[key], owed="")
         return [worker.kept()]
@@ -292,6 +336,18 @@ class HostTable:
         was, self.cordoned = self.cordoned, on
         said = "was cordoned, at the actuator's word" if on else "is cordoned no more"
         return [Say(text=f"this host {said}"), Keep(key="cordoned", row={} if on else None)] if was != on else []
+
+    def _repair_told(self, seen: RepairOrdered | RepairEnded) -> list[Action]:
+        """An order that is known is not carried out again; an end that another order has followed is of no matter."""
+        known, then = self.repair, list[Action]()
+        is_known = known is not None and known.order == seen.order
+        if isinstance(seen, RepairOrdered) and not is_known:
+            self.repair = HostRepair(order=seen.order, act=seen.act, boot=seen.boot)
+            then = [Say(text=f"{seen.act}: the supervisor has ordered it", level="warning"), StartRepair(repair=self.repair)]
+        elif isinstance(seen, RepairEnded) and known is not None and is_known:
+            self.repair = replace(known, is_over=True, ok=seen.ok, is_busy=seen.is_busy, text=seen.text)
+            then = [Say(text=f"{known.act}: {seen.text}")]
+        return [Keep(key="repair", row=to_plain(self.repair)), *then] if then else []
 
     def _agent_told(self, agent: Agent) -> list[Action]:
         key = f"agent/{agent.job_dir}/{agent.node}"

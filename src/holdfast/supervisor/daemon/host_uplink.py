@@ -31,14 +31,15 @@ class HostUplink:
     """The daemon's links. What its `host` sees is to be shown to `observe`."""
 
     def __init__(
-        self, host: Host, supervisor: Supervisor, say: Callable[[str], None], see: Callable[[Observation], None]
+        self, host: Host, supervisor: Supervisor, say: Callable[[str], None], see: Callable[[Observation], None],
+        offers: tuple[str, ...] = (), boot: str = ""
     ) -> None:
-        """`see` shows the table what the supervisor has ordered or heard."""
+        """`see` shows the table what the supervisor has ordered or heard; `offers`, `boot`: as of `HostReports`."""
         self.host, self.say, self.see = host, say, see
         identity, name = Identity(FLEET, supervisor.secret), supervisor.node_name
         self.network = Network(host, identity, ("", 0), shelter=supervisor.shelter, family=FleetMessage)
         life = f"{name}-daemon-{os.getpid()}-{os.urandom(4).hex()}"
-        self.reports = HostReports(name, life, supervisor.endpoints, haste=0.5 + os.urandom(1)[0] / 512)
+        self.reports = HostReports(name, life, supervisor.endpoints, 0.5 + os.urandom(1)[0] / 512, offers, boot)
 
     def deadline(self) -> float:
         return min(self.reports.deadline(), self.network.deadline())

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
+from itertools import islice
 
 from holdfast.core.machine import Action
 from holdfast.core.value import replace
-from holdfast.core.wire.fleet import Deed
+from holdfast.core.wire.fleet import Act, Deed
 from holdfast.supervisor.fleet.messages import Keep
 
 MOST = 5000
 """Deeds that are held in memory, and so can be asked for and count for policies: a year of a fleet that has some ten a day."""
+
+
+REPLACEMENTS = 5
+"""So many of the newest replacements tell how long the orchestrator takes."""
+
+GIVEN = TAKEN_OVER, GOES_ON = "has taken over", "the job goes on with"
+"""In the outcome of a swap that was carried out."""
+
+AWAIT_OVER = "await: "
+"""How a note begins that no other node has come in time."""
 
 
 class Result(StrEnum):
@@ -42,6 +53,16 @@ class ActionLog:
     def trouble(self, id: str) -> str:
         """The trouble that a deed is about. Empty: the deed is forgotten."""
         return self.deeds[id].trouble if id in self.deeds else ""
+
+    def replacements(self) -> list[float]:
+        """How long it took until a job ran with the node that was asked for, of the newest `REPLACEMENTS`."""
+        took = (
+            deed.ended_at_unix - deed.at_unix
+            for deed in reversed(self.deeds.values())
+            if deed.act == Act.REPLACE and any(words in deed.outcome for words in GIVEN)
+            and not any(step.startswith(AWAIT_OVER) for step in deed.done)
+        )  # fmt: skip
+        return list(islice(took, REPLACEMENTS))
 
     def fresh_id(self) -> str:
         """An id that no deed of any life of the supervisor has."""

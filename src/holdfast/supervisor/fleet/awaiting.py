@@ -2,7 +2,8 @@
 
 The scheduler has been asked for another node, or has none to give. Either way the job, and the node, wait for one of these:
 another node joins the job; the job can be smaller; the node itself, where it was lost, is back; the job ends; an operator lets
-the node stay. Where the scheduler refused or failed, it is asked again now and then.
+the node stay. Where the scheduler refused or failed, it is asked again now and then. A job that can be smaller waits only where
+it is known when the other node comes, and for so long.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ ASK_AGAIN_S = 60.0
 def need(fleet: FleetState, swap: Swap) -> Need:
     """What the scheduler is told."""
     trouble = fleet.action_log.trouble(swap.id)
-    return Need(reason=swap.reason, job=swap.job, trouble=trouble, is_urgent=swap.awaits and trouble != TroubleKind.OPERATOR)
+    is_urgent = swap.awaits and trouble != TroubleKind.OPERATOR and not swap.expected_by_unix
+    return Need(reason=swap.reason, job=swap.job, trouble=trouble, is_urgent=is_urgent)
 
 
 def answered(fleet: FleetState, swap: Swap, ok: bool, text: str, now: float) -> list[Action]:
@@ -35,6 +37,8 @@ def answered(fleet: FleetState, swap: Swap, ok: bool, text: str, now: float) -> 
 def ask_again(fleet: FleetState, under_way: OpenSwap, now: float) -> list[Action]:
     """Ask once more, if the last answer was no, and that is a while ago."""
     swap, look_at = under_way.swap, under_way.exclude_at if under_way.exclude_at > now else NEVER
+    if hopes(fleet, swap, now):
+        look_at = min(look_at, now + swap.expected_by_unix - fleet.unix(now))
     if swap.is_granted or now < under_way.ask_at:
         look_at = look_at if swap.is_granted else min(look_at, under_way.ask_at)
         fleet.open_swaps[swap.id] = replace(under_way, look_at=look_at)
@@ -51,13 +55,19 @@ def is_back(fleet: FleetState, swap: Swap, job: FleetJob) -> bool:
     return is_lost_one and runs_on and all(device.state != NodeState.UNFIT for device in devices)
 
 
-def goes_without(swap: Swap, job: FleetJob) -> bool:
-    """Whether its job runs without the node already, or has become larger, and can be told to."""
+def goes_without(fleet: FleetState, swap: Swap, job: FleetJob, now: float) -> bool:
+    """Whether its job runs without the node already, or has become larger, or is to be smaller, and can be told to."""
     if not job.is_running:
         return False
     has_place = swap.node in job.ranked
     could_shrink = not job.is_watched and len(job.ranked) - has_place >= job.least
-    return could_shrink or (job.round > swap.round and not has_place)
+    has_grown = len(job.ranked) > swap.size
+    return (could_shrink and (has_grown or not hopes(fleet, swap, now))) or (job.round > swap.round and not has_place)
+
+
+def hopes(fleet: FleetState, swap: Swap, now: float) -> bool:
+    """Whether it is still time for the node that the scheduler gives, and the scheduler has not refused it."""
+    return fleet.unix(now) < swap.expected_by_unix and (swap.is_granted or not swap.asked)
 
 
 def came_back(fleet: FleetState, swap: Swap, job: FleetJob, now: float) -> list[Action]:
@@ -86,5 +96,8 @@ def _words(swap: Swap) -> str:
     if swap.step in (SwapStep.EXCLUDE, SwapStep.WATCH):
         return f"{swap.job} to go on without {swap.node}"
     asked = swap.asked or "one is asked for"
+    if swap.expected_by_unix:
+        smaller = f"{swap.job} has no spare, and goes on with one node less if none comes in time"
+        return f"another node: {smaller} ({asked}); `holdfast uncordon {swap.node}` ends it"
     ends = f"it ends when a node joins {swap.job}, or with `holdfast uncordon {swap.node}`"
     return f"another node: {swap.job} has no spare and needs all its nodes ({asked}); {ends}"

@@ -13,8 +13,8 @@ from holdfast.supervisor.fleet import swap_steps
 from holdfast.supervisor.fleet.job import FleetJob
 from holdfast.supervisor.fleet.messages import InVain, Tell
 from holdfast.supervisor.fleet.node import FleetNode
-from holdfast.supervisor.fleet.policies.case import SOFTWARE, Case, Choice
-from holdfast.supervisor.fleet.state import FleetState, OpenDeed
+from holdfast.supervisor.fleet.policies.case import RESTART_S, SOFTWARE, Case, Choice
+from holdfast.supervisor.fleet.state import EARLY, FleetState, OpenDeed
 
 # --- from a trouble to a deed -----------------------------------------------------------------------------------------
 
@@ -22,11 +22,16 @@ from holdfast.supervisor.fleet.state import FleetState, OpenDeed
 def reported(fleet: FleetState, node: FleetNode, trouble: Trouble, now: float) -> list[Action]:
     """A node has reported a trouble."""
     if not fleet.is_settled(now):
-        fleet.early[trouble.node, trouble.number] = trouble
+        waiting = fleet.early.setdefault(trouble.node, {})
+        if len(waiting) < EARLY:
+            waiting[trouble.number] = trouble
         return []
     heard = Tell(node=trouble.node, message=Heard(number=trouble.number))
     if not node.is_new(trouble.node, trouble.number):
         return [heard]
+    if not node.may_report(now):
+        what = f"{node.name} reports more troubles than are decided about: some are passed over, of other such nodes too"
+        return [heard, *fleet.noise.said(what)]
     node.suffer(trouble, fleet.unix(now))
     kept = fleet.kept(node)
     case = case_of(fleet, trouble.kind, node.name, fleet.job_of(trouble.node), trouble.what)
@@ -51,6 +56,8 @@ def case_of(fleet: FleetState, trouble: str, node: str, job_name: str, what: str
         least=job.least,
         takes_orders=not job.is_watched,
         limits=job.limits,
+        standby=fleet.standby(),
+        restart_s=fleet.numbers.restart_s() or RESTART_S,
         goes_on=is_out and trouble in (TroubleKind.DEVICE, TroubleKind.UNFIT, TroubleKind.OPERATOR),
     )
 
@@ -124,6 +131,7 @@ def _round_of(fleet: FleetState, case: Case) -> int:
 def _swap(deed: Deed, case: Case, choice: Choice, round: int) -> Swap:
     spare = case.spares[0] if choice.act == Act.SWAP and case.spares and not case.goes_on else ""
     awaits = choice.act == Act.REPLACE
+    hopes_s = case.standby.within_s if awaits and case.can_shrink and case.standby is not None else 0.0
     return Swap(
         id=deed.id,
         node=case.node,
@@ -134,6 +142,8 @@ def _swap(deed: Deed, case: Case, choice: Choice, round: int) -> Swap:
         step=SwapStep.DRAIN if awaits else SwapStep.EXCLUDE,
         replaces=awaits or len(case.spares) < 2,
         awaits=awaits,
+        size=case.nodes,
+        expected_by_unix=deed.at_unix + hopes_s if hopes_s else 0.0,
     )
 
 
@@ -145,16 +155,17 @@ def _leave_to_agents(fleet: FleetState, deed: Deed, case: Case, round: int, now:
 
 
 def _give_order(fleet: FleetState, id: str, now: float) -> list[Action]:
-    waits = fleet.open_deeds[id] = replace(fleet.open_deeds[id], act_at=NEVER)
-    deed, job = fleet.action_log.deeds[id], fleet.jobs[waits.case.job]
+    waits, deed = fleet.open_deeds[id], fleet.action_log.deeds[id]
+    job = fleet.jobs[waits.case.job]
     verb = Verb.STOP if deed.act == Act.STOP else Verb.RESTART
     if job.round > waits.round and verb == Verb.RESTART:
         return _close(fleet, id, f"round {job.round} runs already", now)
-    speakers = [one for one in job.speakers(but="") if fleet.is_linked(one)]
+    speakers = [one for one in job.speakers(but="") if fleet.is_linked(one) and one not in waits.tried]
     if not speakers:
-        return failed(fleet, id, "no agent of the job is heard", now)
+        return failed(fleet, id, f"no agent of the job {'has answered' if waits.tried else 'is heard'}", now)
     # A restart needs ranks, which the coordinator's node may not have.
     speaker = next((one for one in speakers if verb == Verb.STOP or job.reports[one].ranks), speakers[0])
+    fleet.open_deeds[id] = replace(waits, act_at=NEVER, tried=(*waits.tried, speaker))
     return fleet.send(speaker, fleet.order(f"{id}.{verb}", verb, deed.reason, round=waits.round), now)
 
 
@@ -182,6 +193,13 @@ def answered(fleet: FleetState, id: str, verb: str, ok: bool, text: str, now: fl
     if id in fleet.action_log.deeds and id not in fleet.open_deeds:
         actions += fleet.close(id, text, now)
     return actions
+
+
+def unanswered(fleet: FleetState, id: str, verb: str, now: float) -> list[Action]:
+    """The agent that was given the order has not answered in time: another one of its job is given the same."""
+    last = fleet.open_deeds[id].tried[-1]
+    noted = fleet.action_log.note(id, f"{verb}: {fleet.reporters.get(last, last)} has not answered")
+    return noted + _give_order(fleet, id, now)
 
 
 def due(fleet: FleetState, now: float) -> list[Action]:

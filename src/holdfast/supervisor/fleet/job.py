@@ -18,6 +18,10 @@ K = TypeVar("K")
 LIVES = 20
 """Runs that are remembered of a job."""
 
+HELD_S = 900.0
+"""For so long a job that is not heard, and has not ended, may come back to its name. Longer than a scheduler takes to start it
+anew; but a run that was killed whole, and has another secret each time, is not heard for so long."""
+
 LONGEST_S = 30 * 86400.0
 """A restart that took longer, by a reporter's word, is not believed."""
 
@@ -25,10 +29,10 @@ LONGEST_S = 30 * 86400.0
 class FleetJob:
     """One job."""
 
-    def __init__(self, name: str, kept: JobKept | None = None) -> None:
-        """`kept`: as it was stored."""
+    def __init__(self, name: str, at_unix: float, kept: JobKept | None = None) -> None:
+        """`at_unix`: now. `kept`: as it was stored."""
         kept = kept or JobKept(name=name)
-        self.name = name
+        self.name, self.owner, self.heard_at_unix = name, kept.owner, at_unix
         self.lives = list(kept.lives)
         self.recovered, self.trained_s, self.lost_s = kept.recovered, kept.trained_s, kept.lost_s
         """Of the last run, as `JobKept` has it."""
@@ -68,9 +72,24 @@ class FleetJob:
         return self.round in self._running
 
     @property
+    def is_here(self) -> bool:
+        """Whether anybody still works for it."""
+        return any(report.state != ReporterState.ENDED for report in self.reports.values())
+
+    @property
     def is_open(self) -> bool:
         """Whether one of its nodes says that it is unauthenticated."""
         return any(report.is_open for report in self.reports.values() if report.state != ReporterState.ENDED)
+
+    def is_held(self, at_unix: float) -> bool:
+        """Whether its name is its owner's alone: it is alive, or may be."""
+        if not self.owner:
+            return False
+        return self.is_here or (not self.outcome and at_unix < self.heard_at_unix + HELD_S)
+
+    def belongs_to(self, owner: str) -> None:
+        """From now on; those who spoke for it until now are gone."""
+        self.owner = owner
 
     @property
     def is_watched(self) -> bool:
@@ -113,7 +132,7 @@ class FleetJob:
     def hear(self, report: Standing, at_unix: float) -> bool:
         """What a reporter says of it. Whether that is something to be kept."""
         self._spend(at_unix)
-        self.gone(report.node)
+        self.gone(report.node, at_unix)
         self.reports[report.node] = report
         self._count(report, 1)
         if self.lives and self.lives[-1].life == report.life and report.recovery is not None:
@@ -127,7 +146,8 @@ class FleetJob:
         self.trained_s, self.lost_s, self.restarts = 0.0, 0.0, {}
         return True
 
-    def gone(self, reporter: str) -> None:
+    def gone(self, reporter: str, at_unix: float) -> None:
+        self.heard_at_unix = at_unix
         if (report := self.reports.pop(reporter, None)) is not None:
             self._count(report, -1)
 
@@ -199,6 +219,7 @@ class FleetJob:
     def kept(self) -> JobKept:
         return JobKept(
             name=self.name,
+            owner=self.owner,
             lives=tuple(self.lives),
             recovered=self.recovered,
             trained_s=self.trained_s,

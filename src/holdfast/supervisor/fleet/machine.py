@@ -8,29 +8,35 @@ the next generation number, another life of it goes on. docs/reference/fleet.md 
 from __future__ import annotations
 
 from holdfast.core.machine import Action, Observation, Tick
+from holdfast.core.value import replace
 from holdfast.core.wire.fleet import Alive, Bye, Did, FleetMessage, Standing, Trouble, Verb
-from holdfast.supervisor.fleet import deeds, operator_actions, reporters, silence, swap_steps
+from holdfast.supervisor.fleet import deeds, operator_actions, repairs, swap_steps
 from holdfast.supervisor.fleet.messages import Asked, Called, Keep, Said, Tell, Unlinked
 from holdfast.supervisor.fleet.node import FleetNode
 from holdfast.supervisor.fleet.policies.case import Policy
-from holdfast.supervisor.fleet.state import FleetRules, FleetState, Kept
+from holdfast.supervisor.fleet.reporting import reporters, silence
+from holdfast.supervisor.fleet.state import FleetRules, FleetState, Gives, Kept, RepairRules
 
 
 class Fleet:
     """See the module's text."""
 
     def __init__(
-        self, policy: Policy, *, generation: int, lease_s: float, now: float, now_unix: float, kept: Kept | None = None
+        self, policy: Policy, *, generation: int, lease_s: float, now: float, now_unix: float, kept: Kept | None = None,
+        repair: RepairRules | None = None, gives: Gives | None = None
     ) -> None:
+        """`repair` None: nothing is repaired."""
         rules = FleetRules(policy=policy, generation=generation, lease_s=lease_s, ahead_unix=now_unix - now)
+        rules = replace(rules, repair=repair or RepairRules(), gives=gives or Gives())
         self.state = FleetState(rules, kept or Kept(), now)
 
     def begin(self, now: float) -> list[Action]:
         """Go on with what an earlier life had begun."""
         fleet, actions = self.state, list[Action]()
         for deed in list(fleet.action_log.deeds.values()):
-            if not deed.outcome and deed.id not in fleet.open_swaps:
+            if not deed.outcome and deed.id not in fleet.open_swaps and repairs.node_of(fleet, deed.id) is None:
                 actions += fleet.close(deed.id, "not known: the supervisor was restarted meanwhile", now)
+        actions += repairs.begin(fleet, now)
         for id in list(fleet.open_swaps):
             actions += swap_steps.advance(fleet, id, now)
         return self._marked(deeds.next_choices(fleet, actions, now))
@@ -50,7 +56,7 @@ class Fleet:
             case Said(message=message):
                 return self._said(message, now)
             case Unlinked(node=reporter):
-                return reporters.unlinked(fleet, reporter)
+                return reporters.unlinked(fleet, reporter, now)
             case Called(task=task, ok=ok, text=text):
                 return _task_answered(fleet, task, ok, text, now)
             case Asked():
@@ -84,7 +90,7 @@ class Fleet:
         for trouble in fleet.take_early() if fleet.is_settled(now) else []:
             if (node := fleet.reporter_node(trouble.node)) is not None:
                 actions += deeds.reported(fleet, node, trouble, now)
-        for due in (silence.due, _unanswered, swap_steps.due, deeds.due, silence.unjudged):
+        for due in (silence.due, _unanswered, swap_steps.due, repairs.due, deeds.due, silence.unjudged):
             actions += due(fleet, now)
         return actions + fleet.count(now)
 
@@ -118,6 +124,8 @@ def _task_answered(fleet: FleetState, task: str, ok: bool, text: str, now: float
         return begun + swap_steps.answered(fleet, id, verb, ok, text, now)
     if verb == Verb.INJECT:
         return begun + operator_actions.injected(fleet, id, ok, text, now)
+    if (node := repairs.node_of(fleet, id)) is not None:
+        return begun + repairs.answered(fleet, node, verb, ok, text, now)
     return begun + deeds.answered(fleet, id, verb, ok, text, now)
 
 
@@ -129,7 +137,7 @@ def _unanswered(fleet: FleetState, now: float) -> list[Action]:
         if id in fleet.open_swaps:
             actions += swap_steps.unanswered(fleet, id, verb, now)
         elif id in fleet.open_deeds:
-            actions += deeds.failed(fleet, id, "it was not answered in time", now)
+            actions += deeds.unanswered(fleet, id, verb, now)
         elif verb == Verb.INJECT:
             actions += operator_actions.injected(fleet, id, False, "its agent has not answered", now)
     return actions

@@ -70,6 +70,10 @@ class CallVerb(StrEnum):
     DRAIN = "drain"
     UNCORDON = "uncordon"
     REPLACE = "replace"
+    VACANT = "vacant"
+    """Show that the node is cordoned, and that no job has it."""
+    LABEL = "label"
+    """Give the node a label, which its cloud acts on."""
 
 
 class Need(Value):
@@ -81,6 +85,8 @@ class Need(Value):
     """A `TroubleKind`."""
     is_urgent: bool = False
     """Its job stands, or will, until the other node is there."""
+    label: str = ""
+    """`KEY=VALUE`, of a `label`."""
 
 
 class Call(Action):

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from holdfast.core.job.xid import NONE, RESTART, WATCH, xid
 from holdfast.core.value import replace
+from holdfast.core.wire.demands import TROUBLES, Demands
 from holdfast.core.wire.fleet import (
     Change,
     DeviceKept,
     HeldBy,
     NodeKept,
     NodeState,
+    Repair,
+    RepairStep,
     ReporterState,
     Standing,
     Trouble,
@@ -54,8 +57,10 @@ class FleetNode:
         self.linked: set[str] = set()
         """Reporters whose links stand."""
         self.is_lost = kept.state == NodeState.LOST
+        self.repair = kept.repair
         self.reported_at_unix = 0.0
         """When a reporter of it said last how things are; 0: not in this life of the supervisor."""
+        self._asked = Demands()
         self._noted: tuple[object, ...] = ()
         """As `changed` saw it last."""
 
@@ -72,6 +77,11 @@ class FleetNode:
     def has_ranks(self) -> bool:
         """Whether ranks run there, as its reporters said last."""
         return any(report.ranks and report.state != ReporterState.ENDED for report in self.reports.values())
+
+    @property
+    def is_in_repair(self) -> bool:
+        """Whether it is being repaired: what its agents find meanwhile is no news."""
+        return self.repair is not None and self.repair.step != RepairStep.PROBATION
 
     @property
     def may_work(self) -> bool:
@@ -97,7 +107,7 @@ class FleetNode:
             self.reports[report.node] = report
         if report.unfit and self.standing in (NodeState.FIT, NodeState.SUSPECT):
             self.hold(NodeState.UNFIT, report.unfit, HeldBy.ITSELF)
-        elif not report.unfit and self.by == HeldBy.ITSELF:
+        elif not report.unfit and not report.is_watcher and self.by == HeldBy.ITSELF:  # a host's daemon looks for nothing
             self.pardon("its node says that it is fit again", at_unix)
 
     def present(self, reporter: str) -> None:
@@ -121,11 +131,16 @@ class FleetNode:
             state = self.device(trouble.device or "?", trouble.xid, trouble.what, at_unix)
             if state == NodeState.UNFIT and self.standing == NodeState.FIT:
                 self.hold(NodeState.SUSPECT, trouble.what, HeldBy.DEVICE)
-        elif trouble.kind == TroubleKind.UNFIT:
+        elif trouble.kind != TroubleKind.UNFIT:
+            return
+        elif self.by == HeldBy.ITSELF or self.standing in (NodeState.FIT, NodeState.SUSPECT):  # else others have taken it out
             self.hold(NodeState.UNFIT, trouble.what, HeldBy.ITSELF)
 
     def hold(self, standing: NodeState, reason: str, by: str) -> None:
         self.standing, self.reason, self.by = standing, reason, by
+
+    def set_repair(self, repair: Repair | None) -> None:
+        self.repair = repair
 
     def pardon(self, why: str, at_unix: float) -> None:
         """Nothing is held against it or its devices; but a node that finds itself unfit is so until it says otherwise."""
@@ -165,13 +180,20 @@ class FleetNode:
             del self.heard[next(iter(self.heard))]  # the longest silent
         return number > before
 
+    def may_report(self, now: float) -> bool:
+        """Whether one more trouble of it is decided about, and not one too many within a short time."""
+        asked = self._asked.after(TROUBLES, now)
+        self._asked = asked or self._asked
+        return asked is not None
+
     def changed(self, at_unix: float, why: str = "") -> bool:
         """Whether it differs from when this was asked last. A new state, or a new reason for it, goes into its history."""
         state, last = self.state, self.history[-1] if self.history else None
         told = self._noted[2] if self._noted else self.reason
         if last is None or state != last.state or (self.reason != told and state == self.standing):
             self.history = [*self.history[1 - HISTORY :], Change(state=state, reason=why or self.reason, at_unix=at_unix)]
-        now = state, self.standing, self.reason, self.by, self.domain, tuple(self.devices.values()), self.history[-1]
+        devices = tuple(self.devices.values())
+        now = state, self.standing, self.reason, self.by, self.domain, devices, self.history[-1], self.repair
         was, self._noted = self._noted, now
         return now != was
 
@@ -186,6 +208,7 @@ class FleetNode:
             devices=tuple(self.devices.values()),
             heard=dict(self.heard),
             history=tuple(self.history),
+            repair=self.repair,
         )
 
 

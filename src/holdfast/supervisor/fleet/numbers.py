@@ -28,7 +28,7 @@ LOOK_S, SOON_S = 60.0, 5.0
 """Between two moments at which the sums are stored; and how long the nodes of a job have to tell of a restart."""
 
 OTHER = "other"
-CAUSES = (*(str(cause) for cause in Cause if cause != Cause.STOPPED), "oom", *map(str, TroubleKind), OTHER)
+CAUSES = (*(str(cause) for cause in Cause if cause != Cause.STOPPED), "oom", "injected", *map(str, TroubleKind), OTHER)
 """What an incident may count as; any other word of a reporter's is `OTHER`."""
 
 
@@ -79,6 +79,11 @@ class Numbers:
         """Of the last day."""
         own = [hour for hour in self.hours if hour.at_unix > at_unix - DAY * HOUR_S]
         return part(sum(hour.trained_s for hour in own), sum(hour.lost_s for hour in own))
+
+    def restart_s(self) -> float:
+        """What a restart has taken on average, until all ranks had made a step again. 0: none was measured."""
+        count = sum(self.total.train.counts)
+        return self.total.train.sum_s / count if count else 0.0
 
     def deadline(self, jobs: Iterable[FleetJob]) -> float:
         return self.due_at if not self.is_stored or any(job.reports for job in jobs) else NEVER

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from holdfast.core.machine import Action
 from holdfast.core.value import replace
-from holdfast.core.wire.fleet import Act, NodeState, SwapStep, TroubleKind, Verb
-from holdfast.supervisor.fleet import awaiting, deeds
-from holdfast.supervisor.fleet.messages import Asked, CallVerb, Need, Reply, Wish
+from holdfast.core.wire.fleet import Act, HeldBy, NodeState, SwapStep, TroubleKind, Verb
+from holdfast.supervisor.fleet import awaiting, deeds, repairs
+from holdfast.supervisor.fleet.messages import Asked, Reply, Wish
 from holdfast.supervisor.fleet.policies.case import Case, Choice
 from holdfast.supervisor.fleet.state import FleetState
 
@@ -30,7 +30,12 @@ def _drain(fleet: FleetState, asked: Asked, now: float) -> list[Action]:
     name, node = asked.node, fleet.nodes.get(asked.node)
     if node is None:
         return _refuse(asked.ask, f"no node {name} has ever been heard of")
-    if node.standing in (NodeState.DRAINING, NodeState.UNFIT):
+    if node.standing == NodeState.UNFIT and node.is_in_repair:
+        node.hold(NodeState.UNFIT, asked.reason, HeldBy.OPERATOR)
+        stopped = repairs.stop(fleet, node, f"an operator has {name} left alone: {asked.reason}", now)
+        return [*stopped, Reply(ask=asked.ask, ok=True, text=f"{name} stays out, and is not repaired")]
+    is_out = node.standing == NodeState.UNFIT and node.repair is None  # one on probation has been let back
+    if node.standing == NodeState.DRAINING or is_out:
         waits = f"; it waits for {text}" if (text := awaiting.wanted_by(fleet, node=name)) else ""
         return _refuse(asked.ask, f"{name} is {node.standing} already: {node.reason}{waits}")
     if not fleet.is_settled(now):
@@ -48,23 +53,20 @@ def _uncordon(fleet: FleetState, asked: Asked, now: float) -> list[Action]:
     name, reason, node = asked.node, asked.reason, fleet.nodes.get(asked.node)
     if node is None:
         return _refuse(asked.ask, f"no node {name} has ever been heard of")
-    if node.standing == NodeState.FIT:
+    if node.standing == NodeState.FIT and node.repair is None:
         return _refuse(asked.ask, f"nothing is held against {name}")
-    swap, actions = fleet.swap_of(name), list[Action]()
-    if swap is not None and swap.step == SwapStep.AWAIT:
-        actions += awaiting.given_up(fleet, swap, f"an operator lets {name} stay: {reason}", now)
-    elif swap is not None:
+    swap = fleet.swap_of(name)
+    if swap is not None and swap.step != SwapStep.AWAIT:
         return _refuse(asked.ask, f"{name} is just being drained ({swap.step}): wait for the end of it")
+    actions = repairs.stop(fleet, node, f"an operator lets {name} be used: {reason}", now)
+    if swap is not None:
+        actions += awaiting.given_up(fleet, swap, f"an operator lets {name} stay: {reason}", now)
     node.pardon(reason, fleet.unix(now))
     case = Case(trouble=TroubleKind.OPERATOR, node=name, job="", what=reason)
     deed = deeds.new_deed(fleet, case, Choice(act=Act.UNCORDON, reason="an operator wants it"), now)
     own = node.reason
     actions += [*fleet.action_log.write(deed), *fleet.keep(node, now, "" if own else reason)]
-    actions += fleet.call(deed.id, CallVerb.UNCORDON, name, Need(reason=reason), now)
-    for index, job in enumerate(fleet.jobs.values()):
-        if speaker := next(filter(fleet.is_linked, job.speakers(but="")), ""):
-            order = fleet.order(f"{deed.id}.{index}.readmit", Verb.READMIT, reason, target=name)
-            actions += fleet.send(speaker, order, now)
+    actions += repairs.let_back(fleet, name, deed.id, reason, now)
     once = f", once it no longer finds itself unfit: {own}" if own else ""
     return [*actions, Reply(ask=asked.ask, ok=True, text=f"{name} may be used again{once}")]
 
@@ -90,8 +92,8 @@ def _inject(fleet: FleetState, asked: Asked, now: float) -> list[Action]:
     """The reply follows once the node's agent has answered."""
     name, node = asked.node, fleet.nodes.get(asked.node)
     assert asked.injection is not None
-    reports = node.reports if node is not None else {}
-    linked = {one: said.job for one, said in reports.items() if fleet.is_linked(one) and said.job.startswith(asked.job)}
+    agents = {one: said for one, said in (node.reports if node is not None else {}).items() if not said.is_watcher}
+    linked = {one: said.job for one, said in agents.items() if fleet.is_linked(one) and said.job.startswith(asked.job)}
     if not linked:
         of = f" of job {asked.job}" if asked.job else ""
         return _refuse(asked.ask, f"no agent{of} is heard on {name}")

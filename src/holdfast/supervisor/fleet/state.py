@@ -5,17 +5,38 @@ The functions of the other modules take it, change it by its tables and methods,
 
 from __future__ import annotations
 
-from holdfast.core.machine import NEVER, Action
+from math import ceil
+
+from holdfast.core.machine import NEVER, Action, Say
 from holdfast.core.value import Value, replace
-from holdfast.core.wire.fleet import Deed, Heed, Hour, JobKept, NodeKept, NodeState, Order, Swap, SwapStep, Trouble, Verb
+from holdfast.core.wire.fleet import Deed, Heed, Hour, JobKept, NodeKept, NodeState, Order, Swap, SwapStep, Trouble
 from holdfast.supervisor.change_log import ChangeLog
 from holdfast.supervisor.fleet.action_log import ActionLog
 from holdfast.supervisor.fleet.job import FleetJob
 from holdfast.supervisor.fleet.messages import Call, CallVerb, Keep, Need, Tell
 from holdfast.supervisor.fleet.node import FleetNode
 from holdfast.supervisor.fleet.numbers import Numbers
-from holdfast.supervisor.fleet.policies.case import Case, Policy
+from holdfast.supervisor.fleet.policies.case import Case, Policy, Standby
 from holdfast.supervisor.fleet.queues import Queues, Task
+
+
+class RepairRules(Value):
+    """What the operator allows of repairs."""
+
+    labels: dict[str, str] = {}  # noqa: RUF012
+    """Act that is allowed → the label by which the node's cloud does it. Empty: the host's daemon does."""
+    per_hour: int = 0
+    """So many may begin in an hour, over the fleet."""
+    probation_s: float = 0.0
+
+
+class Gives(Value):
+    """What is known of how the orchestrator gives nodes."""
+
+    within_s: float | None = None
+    """As the operator says. None: he does not."""
+    evicts: bool = False
+    """As `Standby.evicts`."""
 
 
 class FleetRules(Value):
@@ -28,6 +49,8 @@ class FleetRules(Value):
     """A node that is silent for so long is lost."""
     ahead_unix: float
     """The time of day, less monotonic time."""
+    repair: RepairRules = RepairRules()
+    gives: Gives = Gives()
 
 
 class Kept(Value):
@@ -57,6 +80,8 @@ class OpenDeed(Value):
     until: float
     act_at: float
     """When to order it; NEVER: it was ordered."""
+    tried: tuple[str, ...] = ()
+    """Reporters that were given the order, the last one last."""
 
 
 class OpenSwap(Value):
@@ -80,7 +105,7 @@ class OpenSwap(Value):
 
 
 class Leases:
-    """Until when each node counts as present. All leases are equally long, so the first in the table ends first."""
+    """Until when each node or reporter counts. All leases are equally long, so the first in the table ends first."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
@@ -92,6 +117,9 @@ class Leases:
     def renew(self, node: str, until: float) -> None:
         self._until.pop(node, None)
         self._until[node] = until
+
+    def __contains__(self, node: str) -> bool:
+        return node in self._until
 
     def extend(self, until: float) -> None:
         self._until = dict.fromkeys(self._until, until)
@@ -108,14 +136,78 @@ class Leases:
         return over
 
 
+NODES, JOBS = 1 << 14, 1 << 14
+"""Names that are remembered beside those that are here."""
+
+ABSENT, ABSENT_BYTES = 1 << 13, 64 << 20
+"""Reporters without a link whose reports are kept, and about how many bytes of these."""
+
+EARLY = 64
+"""Troubles of one reporter that may wait: it keeps no more itself."""
+
+
+LEAST_REPLACEMENTS = 3
+"""So many have to have been seen before it counts how long they took."""
+
+
+class Once:
+    """A line that is said once in a life of the supervisor: what it warns of may come without end, under ever new names."""
+
+    def __init__(self) -> None:
+        self._is_said = False
+
+    def said(self, text: str) -> list[Action]:
+        said, self._is_said = self._is_said, True
+        return [] if said else [Say(text=text, level="warning")]
+
+
+class Most:
+    """So many names there may be until it is looked which can be forgotten. `most`: at first."""
+
+    def __init__(self, most: int) -> None:
+        self.most = self._look_at = most
+
+    def is_exceeded(self, count: int) -> bool:
+        return count > self._look_at
+
+    def looked(self, left: int) -> None:
+        """So many cannot be forgotten, or are few enough: look again when there are clearly more."""
+        self._look_at = max(self.most, left + left // 8)
+
+
+class Absent:
+    """Reporters whose links are gone, the longest gone first, and what their reports weigh."""
+
+    def __init__(self) -> None:
+        self._weights: dict[str, int] = {}
+        self._held = 0
+
+    def add(self, reporter: str, weight: int) -> None:
+        self.remove(reporter)
+        self._weights[reporter] = weight
+        self._held += weight
+
+    def remove(self, reporter: str) -> None:
+        self._held -= self._weights.pop(reporter, 0)
+
+    def over(self) -> list[str]:
+        """Those that are too many, or too heavy: they are absent no more."""
+        over: list[str] = []
+        while len(self._weights) > ABSENT or self._held > ABSENT_BYTES:
+            over.append(next(iter(self._weights)))
+            self.remove(over[-1])
+        return over
+
+
 class FleetState:
     def __init__(self, rules: FleetRules, kept: Kept, now: float) -> None:
         self.rules = rules
         self.nodes = {node.name: FleetNode(node.name, node) for node in kept.nodes}
-        self.jobs = {job.name: FleetJob(job.name, job) for job in kept.jobs}
+        self.jobs = {job.name: FleetJob(job.name, self.unix(now), job) for job in kept.jobs}
         self.reporters: dict[str, str] = {}
         """Reporter → name of its node, of those that were heard in this life."""
-        self.leases = Leases()
+        self.leases, self.unlinked = Leases(), Leases()
+        """By node; and by reporter, of those whose link is gone, or was: for so long they count."""
         self.missing: dict[str, Missing] = {}
         """By node."""
         self.numbers = Numbers(kept.hours, now)
@@ -124,10 +216,17 @@ class FleetState:
         """By the deed's id."""
         self.open_swaps = {swap.id: open_swap(swap, now) for swap in kept.swaps}
         """By the deed's id."""
+        self.repairs = {node.name: now + rules.lease_s for node in kept.nodes if node.repair is not None}
+        """Node that is being repaired → when to look at it again."""
         self.asked: dict[str, int] = {}
         """Deed → number of the operator's request that its outcome answers."""
-        self.early: dict[tuple[str, int], Trouble] = {}
-        """Troubles that came before `settled_at`. They are not answered yet: the next life hears them if this one ends."""
+        self.absent = Absent()
+        self.most_nodes, self.most_jobs = Most(NODES), Most(JOBS)
+        self.noise, self.crowd = Once(), Once()
+        """Of nodes that report too much; of names that are too many."""
+        self.early: dict[str, dict[int, Trouble]] = {}
+        """By reporter: troubles that came before `settled_at`. They are not answered yet: the next life hears them if this one
+        ends."""
         self.changes = ChangeLog(rules.generation)
         """Versions of nodes, jobs, swaps and deeds, as they are shown."""
         self.queues = Queues()
@@ -174,19 +273,32 @@ class FleetState:
         """Nodes that may take a node's place in the job, or anybody's: nothing is held against them, and nobody has them."""
         taken = {node, *self.promised}
         waiting = [name for name in (self.nodes if job.is_watched else job.spares) if name not in taken]
-        return [name for name in waiting if self.nodes[name].spares_for(job.name, is_watched=job.is_watched)]
+        fit = [name for name in waiting if self.nodes[name].spares_for(job.name, is_watched=job.is_watched)]
+        return sorted(fit, key=lambda name: name in self.repairs)  # those on probation last
 
     @property
     def promised(self) -> set[str]:
         """Spares that are to take over somewhere."""
         return {one.swap.spare for one in self.open_swaps.values() if one.swap.spare}
 
+    def standby(self) -> Standby | None:
+        """The node that the orchestrator would give: as the operator says, else as long as the last ones took at the most."""
+        gives = self.rules.gives
+        if gives.within_s is not None:
+            return Standby(within_s=gives.within_s, by="as the operator has said", evicts=gives.evicts)
+        took = self.action_log.replacements()
+        if len(took) < LEAST_REPLACEMENTS:
+            return None
+        by = f"as long as the longest of the last {len(took)} took"
+        return Standby(within_s=float(ceil(max(took))), by=by, evicts=gives.evicts)
+
     def deadline(self) -> float:
-        waits = [self.leases.first, self.queues.deadline(), self.numbers.deadline(self.jobs.values())]
+        waits = [self.leases.first, self.unlinked.first, self.queues.deadline(), self.numbers.deadline(self.jobs.values())]
         waits += [self.settled_at] if self.early else []
         waits += [one.until for one in self.missing.values()]
         waits += [min(one.until, one.act_at) for one in self.open_deeds.values()]
         waits += [min(one.until, one.look_at) for one in self.open_swaps.values()]
+        waits += self.repairs.values()
         return min(waits)
 
     def wake(self, now: float) -> float:
@@ -197,7 +309,7 @@ class FleetState:
     def take_early(self) -> list[Trouble]:
         """The troubles that came too early, once."""
         early, self.early = self.early, {}
-        return list(early.values())
+        return [trouble for those in early.values() for trouble in those.values()]
 
     def keep(self, node: FleetNode, now: float, why: str = "") -> list[Action]:
         """Store a node, if it has changed since it was stored last."""
@@ -229,7 +341,7 @@ class FleetState:
         """Tell a reporter that it is known, and by what lease."""
         return Tell(node=reporter, message=Heed(lease_s=self.rules.lease_s, generation=self.rules.generation))
 
-    def order(self, id: str, verb: Verb, reason: str, *, target: str = "", round: int = 0) -> Order:
+    def order(self, id: str, verb: str, reason: str, *, target: str = "", round: int = 0) -> Order:
         """An order of this life of the supervisor."""
         reason = reason[:400]
         return Order(order=id, generation=self.rules.generation, verb=verb, target=target, round=round, reason=reason)

@@ -16,7 +16,8 @@ from __future__ import annotations
 from holdfast.core.machine import NEVER, Action
 from holdfast.core.value import replace
 from holdfast.core.wire.fleet import NodeState, Swap, SwapStep, Verb
-from holdfast.supervisor.fleet import awaiting
+from holdfast.supervisor.fleet import awaiting, repairs
+from holdfast.supervisor.fleet.action_log import AWAIT_OVER, GOES_ON, TAKEN_OVER
 from holdfast.supervisor.fleet.job import FleetJob
 from holdfast.supervisor.fleet.messages import CallVerb, InVain
 from holdfast.supervisor.fleet.state import TAKEOVER_S, FleetState, OpenSwap
@@ -124,7 +125,7 @@ def due(fleet: FleetState, now: float) -> list[Action]:
 def _exclude(fleet: FleetState, under_way: OpenSwap, now: float) -> list[Action]:
     swap = under_way.swap
     job = fleet.jobs.get(swap.job)
-    if not swap.job or (fleet.is_settled(now) and (job is None or not job.reports)):
+    if not swap.job or (fleet.is_settled(now) and (job is None or not job.is_here)):
         return _go_on(fleet, swap, now)
     if job is not None and job.is_watched:
         why = "exclude: its launcher takes no orders from us; the orchestrator is told"
@@ -145,14 +146,16 @@ def _await(fleet: FleetState, under_way: OpenSwap, now: float) -> list[Action]:
     """Go on once its job can do without the node, whoever has seen to that. A lost one may also be back."""
     swap = under_way.swap
     job = fleet.jobs.get(swap.job)
-    if job is None or not job.reports:
+    if job is None or not job.is_here:
         return _over(fleet, swap, "its job has ended", now) if fleet.is_settled(now) else []
     has_place, spares = swap.node in job.ranked, fleet.spares(job, swap.node)
     if awaiting.is_back(fleet, swap, job):
         return awaiting.came_back(fleet, swap, job, now)
-    may_go = spares or awaiting.goes_without(swap, job)
+    may_go = spares or awaiting.goes_without(fleet, swap, job, now)
     if may_go and now >= under_way.exclude_at:
-        return _go_on(fleet, replace(swap, spare=spares[0] if spares and has_place else ""), now)
+        in_vain = swap.expected_by_unix and not spares and has_place and len(job.ranked) <= swap.size
+        noted = fleet.action_log.note(swap.id, f"{AWAIT_OVER}no other node has come in time") if in_vain else []
+        return noted + _go_on(fleet, replace(swap, spare=spares[0] if spares and has_place else ""), now)
     return awaiting.ask_again(fleet, under_way, now)
 
 
@@ -161,7 +164,7 @@ def _watch(fleet: FleetState, under_way: OpenSwap, now: float) -> list[Action]:
     job = fleet.jobs.get(swap.job)
     if not swap.job:
         return _over(fleet, swap, "no job ran there", now)
-    if job is None or not job.reports:
+    if job is None or not job.is_here:
         return _over(fleet, swap, "its job has ended", now) if fleet.is_settled(now) else []
     if job.round <= swap.round or not job.is_running or swap.node in job.ranked:
         return []
@@ -175,7 +178,7 @@ def _watch(fleet: FleetState, under_way: OpenSwap, now: float) -> list[Action]:
 
 def _takeover(swap: Swap, job: FleetJob) -> str:
     size = "1 node" if len(job.ranked) == 1 else f"{len(job.ranked)} nodes"
-    took = f"{swap.spare} has taken over" if swap.spare in job.ranked else f"the job goes on with {size}"
+    took = f"{swap.spare} {TAKEN_OVER}" if swap.spare in job.ranked else f"{GOES_ON} {size}"
     return f"{took} in round {job.round}"
 
 
@@ -209,16 +212,18 @@ def _again(fleet: FleetState, swap: Swap, text: str, now: float) -> list[Action]
 def _stands(fleet: FleetState, swap: Swap, text: str, now: float) -> list[Action]:
     """Time is up. A job that stands is waited for, with another node asked for: who should have taken over may be gone too."""
     job = fleet.jobs.get(swap.job)
-    if swap.awaits or (job is not None and job.reports and not job.is_running):
+    if swap.awaits or (job is not None and job.is_here and not job.is_running):
         return _again(fleet, replace(swap, awaits=True), text, now)
     return _over(fleet, swap, text, now)
 
 
 def _over(fleet: FleetState, swap: Swap, outcome: str, now: float) -> list[Action]:
-    node = fleet.nodes[swap.node]
+    node, trouble, then = fleet.nodes[swap.node], fleet.action_log.trouble(swap.id), list[Action]()
+    closed = [fleet.strike(swap), *fleet.close(swap.id, outcome, now)]
     if node.standing == NodeState.DRAINING:  # otherwise an operator has let it back meanwhile
         node.hold(NodeState.UNFIT, swap.reason, node.by)
-    return [fleet.strike(swap), *fleet.keep(node, now, outcome), *fleet.close(swap.id, outcome, now)]
+        then = repairs.taken_out(fleet, node, trouble, now)
+    return [*closed, *fleet.keep(node, now, outcome), *then]
 
 
 def _task(swap: Swap) -> str:

@@ -58,6 +58,8 @@ ROUTES = (
     Route("healthz", "GET", "/healthz", "", "whether the supervisor answers", "Told"),
 )
 
+WORDS = {kind.__name__: kind for kind in (fleet.Act, fleet.RepairStep, fleet.SwapStep)}
+
 SHAPES = {
     kind.__name__: kind
     for module in (fleet, view)
@@ -127,8 +129,8 @@ def _typed(hint: str) -> dict[str, Any]:
         return {"type": "array", "items": _typed(rest.removesuffix(", ...]"))}
     if outer == "dict":
         return {"type": "object", "additionalProperties": _typed(rest.removesuffix("]").partition(", ")[2])}
-    if outer == fleet.SwapStep.__name__:
-        return {"type": "string", "enum": [str(step) for step in fleet.SwapStep]}
+    if outer in WORDS:
+        return {"type": "string", "enum": [str(word) for word in WORDS[outer]]}
     return {"type": PLAIN[outer]} if outer in PLAIN else {"$ref": f"#/components/schemas/{outer}"}
 
 

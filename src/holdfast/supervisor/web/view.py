@@ -108,6 +108,10 @@ class FleetPart(Value):
     """Of all times."""
     goodput: float | None
     """Of all jobs, in the last 24 hours. None: none was heard."""
+    replacement_s: float | None
+    """Within so many seconds the orchestrator gives another node. None: nobody knows."""
+    replacement_by: str
+    """Who says so, in words."""
 
 
 class FleetShown(FleetPart):
@@ -361,7 +365,15 @@ def _part(known: FleetState, at_unix: float, nodes: Iterable[str], jobs: Iterabl
         ),
         "numbers": known.numbers.total,
         "goodput": known.numbers.goodput(at_unix),
+        "replacement_s": one.within_s if (one := known.standby()) is not None else None,
+        "replacement_by": one.by if one is not None else "",
     }
+
+
+def standby(known: FleetState) -> dict[str, Any] | None:
+    """The node that the orchestrator would give, as plain data."""
+    plain: dict[str, Any] | None = to_plain(known.standby())
+    return plain
 
 
 def history(known: FleetState) -> dict[str, Any]:

@@ -12,17 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from holdfast.core.job.events import (
-    AgentStarted,
-    GpuMemoryReclaimed,
-    JobEnded,
-    RankHung,
-    RanksBegun,
-    RoundFormed,
-    WorkerExited,
-    WorkersStopped,
-    WorkerStarted,
-)
+from holdfast.core.job import events
 from holdfast.core.value import Value, replace
 from holdfast.telemetry.record.reader import Record
 from holdfast.telemetry.report.restarts import by_round, is_sight, steps_lost_since
@@ -104,7 +94,7 @@ def _agents(records: Iterable[Record]) -> list[list[Record]]:
     """Each agent's records, in order: a node may have had several, one after the other."""
     found: dict[str, list[list[Record]]] = {}
     for record in records:
-        if isinstance(record.event, AgentStarted):
+        if isinstance(record.event, events.AgentStarted):
             found.setdefault(record.node, []).append([])
         if record.node in found:
             found[record.node][-1].append(record)
@@ -117,26 +107,26 @@ def _agents(records: Iterable[Record]) -> list[list[Record]]:
 def _of_agent(records: list[Record], job: Timeline, sights: Mapping[int, list[Record]], until: float) -> list[Span]:
     """What its workers did, from its start to its end; `sights` are the records of troubles, by round."""
     started = records[0].event
-    assert isinstance(started, AgentStarted)
+    assert isinstance(started, events.AgentStarted)
     end = _end(records, started, job, until)
     rounds = by_round(records)
     cuts, exits = [(records[0].at, "rendezvous")], []
-    has_steps = any(isinstance(record.event, RanksBegun) and record.event.stepped_s is not None for record in records)
+    has_steps = any(isinstance(record.event, events.RanksBegun) and record.event.stepped_s is not None for record in records)
     for life in job.lives:
         own = rounds.get(life.round, [])
-        if any(isinstance(record.event, RoundFormed) for record in own):
+        if any(isinstance(record.event, events.RoundFormed) for record in own):
             cuts += _of_life(own, life, sights[life.round], has_steps=has_steps)
-            exits = [record.at for record in own if isinstance(record.event, WorkerExited)]
+            exits = [record.at for record in own if isinstance(record.event, events.WorkerExited)]
         elif records[0].at <= life.formed_at < end:
             cuts.append((life.formed_at, "spare"))
     early = sorted(exits)[:-1] if cuts[-1][1] == IDLE else []  # when ranks of the last life ended before its others did
     return _spans(records[0].node, cuts, early, end, started.nproc)
 
 
-def _end(records: list[Record], started: AgentStarted, job: Timeline, until: float) -> float:
+def _end(records: list[Record], started: events.AgentStarted, job: Timeline, until: float) -> float:
     """When an agent's time was over. One that was lost has its place until others go on without it."""
     last = records[-1]
-    if isinstance(last.event, JobEnded):
+    if isinstance(last.event, events.JobEnded):
         return last.at
     if any(node.name == last.node and node.is_running and node.pid == started.pid for node in job.nodes):
         return until
@@ -146,27 +136,30 @@ def _end(records: list[Record], started: AgentStarted, job: Timeline, until: flo
 def _of_life(records: list[Record], life: Life, sights: list[Record], *, has_steps: bool) -> list[tuple[float, str]]:
     """From which moment on a node's workers were in which state, in one life."""
     first = {kind: [record for record in records if isinstance(record.event, kind)] for kind in _LANDMARKS}
-    cuts = [(first[RoundFormed][0].at, "start")]
-    if freed := first[GpuMemoryReclaimed]:
+    cuts = [(first[events.RoundFormed][0].at, "start")]
+    if freed := first[events.GpuMemoryReclaimed]:
         cuts = [(cuts[0][0], "reclaim"), (freed[-1].at, "start")]
-    if first[WorkerStarted]:
-        cuts += _beginnings(first[WorkerStarted][0].at, first[RanksBegun], has_steps=has_steps)
-    gone = max((record.at for kind in (WorkersStopped, WorkerExited) for record in first[kind]), default=None)
+    if first[events.WorkerStarted]:
+        cuts += _beginnings(first[events.WorkerStarted][0].at, first[events.RanksBegun], has_steps=has_steps)
+    gone = max((record.at for kind in (events.WorkersStopped, events.WorkerExited) for record in first[kind]), default=None)
     if life.disturbed_at is None:
         return cuts + ([(gone, IDLE)] if gone is not None else [])
     at = max(life.disturbed_at, cuts[0][0])
     seen = max(at, min((record.at for record in sights), default=at))
-    trouble = "hang" if sights and isinstance(sights[0].event, RankHung) else "detect"
+    trouble = "hang" if sights and isinstance(sights[0].event, events.RankHung) else "detect"
     cuts = [cut for cut in cuts if cut[0] < at] + [(at, trouble), (seen, "stop")]
     return cuts + ([(max(seen, gone), "rendezvous")] if gone is not None else [])
 
 
-_LANDMARKS = (RoundFormed, GpuMemoryReclaimed, WorkerStarted, RanksBegun, WorkersStopped, WorkerExited)
+_LANDMARKS = (
+    *(events.RoundFormed, events.GpuMemoryReclaimed, events.WorkerStarted),
+    *(events.RanksBegun, events.WorkersStopped, events.WorkerExited),
+)
 
 
 def _beginnings(since: float, told: Sequence[Record], *, has_steps: bool) -> list[tuple[float, str]]:
     begun = told[-1].event if told else None
-    if not isinstance(begun, RanksBegun) or begun.booted_s is None:
+    if not isinstance(begun, events.RanksBegun) or begun.booted_s is None:
         return [(since, PRODUCTIVE)] if not has_steps else []  # nothing is known of them but that they run
     passed = [
         (begun.booted_s, "import" if begun.joining_s is not None else "first step"),

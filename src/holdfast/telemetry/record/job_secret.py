@@ -1,6 +1,6 @@
 """Which secret do the nodes of a job share? The one that is given, else one beside their records, if these are in one place.
 
-    --token-file FILE · HOLDFAST_TOKEN · HOME/secret, where HOME is on a file system that hosts share
+    --token-file FILE · HOLDFAST_TOKEN · HOME/secret, where HOME is on a file system that hosts share · none, but munge's word
 
 The first node that looks for `HOME/secret` makes it; all jobs with that home have it in common. Only this user may read the
 file, or write to its folder: else it counts as none, since another user could have put it there.
@@ -12,6 +12,8 @@ import os
 from contextlib import suppress
 
 from holdfast.core.errors import UsageError
+from holdfast.runtime.munge import voucher
+from holdfast.runtime.net.frames import Identity
 from holdfast.runtime.private_files import is_private, make_folder, new_file
 from holdfast.runtime.secrets import secret_in, take_secret
 from holdfast.telemetry.record.io_thread import IoThread
@@ -24,6 +26,12 @@ SHARED = frozenset(
     "wekafs quobyte fuse.quobyte fuse.juicefs fuse.sshfs fuse.moosefs fuse.mfs ocfs2 gfs2".split()
 )
 """Types of file systems that several hosts have in common. Not `9p` and `virtiofs`: what a virtual machine has of its host."""
+
+
+def job_identity(job: str, path: str | None, flag: str, home: str) -> Identity:
+    """What proves that a node belongs to the job: its secret, or else munge, where Slurm trusts it. UsageError."""
+    secret = job_secret(path, flag, home)
+    return Identity(job, secret, None if secret else voucher(os.environ))
 
 
 def job_secret(path: str | None, flag: str, home: str) -> bytes:

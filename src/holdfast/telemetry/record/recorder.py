@@ -63,7 +63,12 @@ class Recorder:
         """Write what was held. A bad disk never raises."""
         held, self._held = self._held, []
         if held:
-            self._hand_over(held)
+            refused = self._refused
+            if self.io_thread.do(lambda: self._write_all(held, refused)):
+                self._refused = 0
+            else:
+                self._refused += len(held)
+            self._tell_if_late(held[-1]["at_unix"])
 
     def close(self) -> None:
         """Write what is left. A record after this opens the file again."""
@@ -76,14 +81,6 @@ class Recorder:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-    def _hand_over(self, lines: list[dict[str, Any]]) -> None:
-        refused = self._refused
-        if self.io_thread.do(lambda: self._write_all(lines, refused)):
-            self._refused = 0
-        else:
-            self._refused += len(lines)
-        self._tell_if_late(lines[-1]["at_unix"])
 
     def _tell_if_late(self, now_unix: float) -> None:
         if not self.io_thread.is_late:

@@ -207,7 +207,9 @@ def _explained(root: Failure, is_explained: bool) -> Iterator[str]:
 
 
 def _of_memory(root: Failure) -> str:
-    """What the kernel says of a SIGKILL; empty: nothing."""
+    """Who sent a SIGKILL, where that is known; empty: it is not."""
+    if root.injected:
+        return root.injected
     if root.oom == NO_OOM_KILL:
         return "sent neither by Holdfast nor by the kernel for want of memory: by a scheduler, a script or a person"
     return f"the kernel ran out of memory: {root.oom}" if root.oom else ""

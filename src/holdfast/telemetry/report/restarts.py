@@ -8,19 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from holdfast.core.job.events import (
-    Decided,
-    FailureSeen,
-    GpuMemoryReclaimed,
-    NodeLost,
-    RankHung,
-    RanksBegun,
-    RanksEnded,
-    RoundFormed,
-    StopSent,
-    WorkersStopped,
-    WorkerStarted,
-)
+from holdfast.core.job import events
 from holdfast.core.value import Value
 from holdfast.telemetry.record.reader import Record
 
@@ -56,20 +44,20 @@ class Restart(Value):
 
 def restart(disturbed_at: float, before: Sequence[Record], after: Sequence[Record]) -> Restart:
     """The restart between two rounds, of which these are the records; the first was disturbed at that time."""
-    started = {record.node: record.at for record in reversed(after) if isinstance(record.event, WorkerStarted)}
+    started = {record.node: record.at for record in reversed(after) if isinstance(record.event, events.WorkerStarted)}
     told = ((started.get(record.node, record.at), record.event) for record in after)
-    begun = [(at, event) for at, event in told if isinstance(event, RanksBegun)]
+    begun = [(at, event) for at, event in told if isinstance(event, events.RanksBegun)]
 
-    def last(field: Callable[[RanksBegun], float | None]) -> float | None:
+    def last(field: Callable[[events.RanksBegun], float | None]) -> float | None:
         """When the last rank had come so far. None: none has told."""
         return max((at + after_s for at, event in begun if (after_s := field(event)) is not None), default=None)
 
     moments = {
         "detect": min((record.at for record in before if is_sight(record)), default=None),
-        "tell": _last(before, StopSent),
-        "stop": _last(before, WorkersStopped),
-        "rendezvous": _last(after, RoundFormed),
-        "reclaim": _last(after, GpuMemoryReclaimed),
+        "tell": _last(before, events.StopSent),
+        "stop": _last(before, events.WorkersStopped),
+        "rendezvous": _last(after, events.RoundFormed),
+        "reclaim": _last(after, events.GpuMemoryReclaimed),
         "start": last(lambda event: event.booted_s) or max(started.values(), default=None),
         "import": last(lambda event: event.joining_s),
         "first collective": last(lambda event: event.joined_s),
@@ -117,7 +105,9 @@ def by_round(records: Iterable[Record]) -> dict[int, list[Record]]:
 def is_sight(record: Record) -> bool:
     """It is a record of a trouble's having been seen."""
     event = record.event
-    return isinstance(event, (NodeLost, RankHung, Decided)) or (isinstance(event, FailureSeen) and not event.failure.innocent)
+    if isinstance(event, events.FailureSeen):
+        return not event.failure.innocent
+    return isinstance(event, (events.NodeLost, events.RankHung, events.Decided))
 
 
 def _last(records: Sequence[Record], kind: type) -> float | None:
@@ -126,19 +116,19 @@ def _last(records: Sequence[Record], kind: type) -> float | None:
 
 def steps_lost_since(own: Sequence[Record], following: Sequence[Record]) -> float | None:
     """From when on a life's steps did not stay. None: nobody tells, or all did."""
-    started = min((record.at for record in own if isinstance(record.event, WorkerStarted)), default=None)
-    stepped_s, last_s = _told(own, RanksBegun, "stepped_s", max), _told(own, RanksEnded, "last_step_s", max)
+    started = min((record.at for record in own if isinstance(record.event, events.WorkerStarted)), default=None)
+    stepped_s, last_s = _told(own, events.RanksBegun, "stepped_s", max), _told(own, events.RanksEnded, "last_step_s", max)
     if started is None or stepped_s is None or last_s is None:
         return None
-    first, last = _told(own, RanksBegun, "first_step", min), _told(own, RanksEnded, "last_step", max)
-    resumed = _told(following, RanksBegun, "first_step", min)
+    first, last = _told(own, events.RanksBegun, "first_step", min), _told(own, events.RanksEnded, "last_step", max)
+    resumed = _told(following, events.RanksBegun, "first_step", min)
     if first is not None and last is not None and resumed is not None:
         step_s = (last_s - stepped_s) / (last - first) if last > first else 0.0
         stayed = min(max(resumed - first, 0), last - first + 1)  # of those that this life made
         return started + stepped_s + (stayed - 1) * step_s
-    if _told(following, RanksBegun, "restored_s", max) is None:
+    if _told(following, events.RanksBegun, "restored_s", max) is None:
         return None
-    saved_s = _told(own, RanksEnded, "saved_s", max)
+    saved_s = _told(own, events.RanksEnded, "saved_s", max)
     return started + (stepped_s if saved_s is None else saved_s)
 
 

@@ -11,27 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import pairwise
 
-from holdfast.core.job.events import (
-    AgentStarted,
-    CoordinatorFound,
-    CoordinatorMissing,
-    Decided,
-    Degraded,
-    FailureSeen,
-    FaultInjected,
-    JobEnded,
-    JoinRequested,
-    NodeExcluded,
-    NodeLost,
-    NodeReadmitted,
-    RankHung,
-    RoundFormed,
-    StragglerOver,
-    StragglerSeen,
-    WorkerDying,
-    WorkerExited,
-    WorkerStarted,
-)
+from holdfast.core.job import events
 from holdfast.core.job.failure import Cause, Failure, describe, guilty, in_order
 from holdfast.core.job.policy import Verdict
 from holdfast.core.job.report import Outcome
@@ -210,7 +190,7 @@ def timeline(job: str, records: Sequence[Record], running: Collection[str] = ())
         lives=lives,
         restarts=tuple(restarts.values()),
         decisions=decisions,
-        degraded=tuple(dict.fromkeys(_lacking(record.event) for record in records if isinstance(record.event, Degraded))),
+        degraded=tuple(dict.fromkeys(_lacking(one.event) for one in records if isinstance(one.event, events.Degraded))),
         excluded=_excluded(records),
         stragglers=_stragglers(records) if running else (),
         waits=_waits(records, running),
@@ -232,19 +212,19 @@ def _total_s(restart: Restart | None) -> float | None:
     return None if restart is None else restart.total_s
 
 
-def _state(end: JobEnded | None, lives: Sequence[Life], running: Collection[str]) -> JobState:
+def _state(end: events.JobEnded | None, lives: Sequence[Life], running: Collection[str]) -> JobState:
     if running:
         return JobState.RUNNING if lives else JobState.STARTING
     return JobState.ENDED if end else JobState.LOST
 
 
-def _lacking(event: Degraded) -> str:
+def _lacking(event: events.Degraded) -> str:
     return f"{event.what}: {event.instead}" if event.instead else event.what
 
 
-def _end(records: Iterable[Record]) -> JobEnded | None:
+def _end(records: Iterable[Record]) -> events.JobEnded | None:
     """The job's end as its last agent saw it; one that says what became of the job goes before one that was only stopped."""
-    ends = [record.event for record in records if isinstance(record.event, JobEnded)]
+    ends = [record.event for record in records if isinstance(record.event, events.JobEnded)]
     told = [end for end in ends if end.outcome != Outcome.STOPPED] or ends
     return told[-1] if told else None
 
@@ -252,7 +232,7 @@ def _end(records: Iterable[Record]) -> JobEnded | None:
 def _nodes(records: Iterable[Record], running: Collection[str]) -> tuple[NodeSeen, ...]:
     seen: dict[str, NodeSeen] = {}
     for record in records:
-        if isinstance(event := record.event, AgentStarted):
+        if isinstance(event := record.event, events.AgentStarted):
             seen[record.node] = NodeSeen(
                 name=record.node,
                 host=event.host,
@@ -269,7 +249,7 @@ def _coordinator(records: Iterable[Record]) -> str:
     found = ""
     for record in records:
         match record.event:
-            case CoordinatorFound(endpoint=endpoint) | JoinRequested(round=1, endpoint=endpoint):
+            case events.CoordinatorFound(endpoint=endpoint) | events.JoinRequested(round=1, endpoint=endpoint):
                 found = endpoint
     return found
 
@@ -279,10 +259,10 @@ def _waits(records: Iterable[Record], running: Collection[str]) -> tuple[str, st
     waiting: dict[str, tuple[str, str]] = {}
     for record in records:
         match record.event:
-            case CoordinatorMissing(reason=reason, hint=hint):
+            case events.CoordinatorMissing(reason=reason, hint=hint):
                 waiting.pop(record.node, None)
                 waiting[record.node] = reason, hint
-            case CoordinatorFound() | Decided() | RoundFormed() | AgentStarted():
+            case events.CoordinatorFound() | events.Decided() | events.RoundFormed() | events.AgentStarted():
                 waiting.pop(record.node, None)
     return next((said for node, said in reversed(waiting.items()) if node in running), ("", ""))
 
@@ -291,9 +271,9 @@ def _excluded(records: Iterable[Record]) -> tuple[Exclusion, ...]:
     found: dict[str, Exclusion] = {}
     for record in records:
         match record.event:
-            case NodeExcluded(name=name, reason=reason, by=by, age_s=age_s):
+            case events.NodeExcluded(name=name, reason=reason, by=by, age_s=age_s):
                 found[name] = Exclusion(name=name, reason=reason, by=by, since_unix=record.at - age_s)
-            case NodeReadmitted(name=name):
+            case events.NodeReadmitted(name=name):
                 found.pop(name, None)
     return tuple(found.values())
 
@@ -302,12 +282,12 @@ def _stragglers(records: Iterable[Record]) -> tuple[str, ...]:
     found: dict[tuple[str, int, str, str], str] = {}
     for record in records:
         match record.event:
-            case StragglerSeen(name=name, rank=rank, series=series, took_s=took_s, typical_s=typical_s, against=against):
+            case events.StragglerSeen(name=name, rank=rank, series=series, took_s=took_s, typical_s=typical_s, against=against):
                 who = name if rank < 0 else f"rank {rank} on {name}"
                 found[name, rank, series, against] = f"{who}: {series} takes {span(took_s)}, {against} {span(typical_s)}"
-            case StragglerOver(name=name, rank=rank, series=series, against=against):
+            case events.StragglerOver(name=name, rank=rank, series=series, against=against):
                 found.pop((name, rank, series, against), None)
-            case RoundFormed():
+            case events.RoundFormed():
                 found.clear()
     return tuple(found.values())
 
@@ -315,14 +295,14 @@ def _stragglers(records: Iterable[Record]) -> tuple[str, ...]:
 def _decision(record: Record) -> Decision | None:
     """What the coordinator decided, or an operator for practice. None: nothing, or another coordinator had decided it."""
     match record.event:
-        case Decided() as event:
+        case events.Decided() as event:
             pass
-        case NodeExcluded(name=name, reason=reason, age_s=0):
-            event = Decided(decision=Verdict.EXCLUDE, reason=f"{name}: {reason}")
-        case NodeReadmitted(name=name, reason=reason):
-            event = Decided(decision=Verdict.READMIT, reason=f"{name}: {reason}")
-        case FaultInjected(by=by, what=what):
-            event = Decided(decision=Verdict.INJECT, reason=f"injected{f' by {by}' if by else ''}: {what}")
+        case events.NodeExcluded(name=name, reason=reason, age_s=0):
+            event = events.Decided(decision=Verdict.EXCLUDE, reason=f"{name}: {reason}")
+        case events.NodeReadmitted(name=name, reason=reason):
+            event = events.Decided(decision=Verdict.READMIT, reason=f"{name}: {reason}")
+        case events.FaultInjected(by=by, what=what):
+            event = events.Decided(decision=Verdict.INJECT, reason=f"injected{f' by {by}' if by else ''}: {what}")
         case _:
             return None
     return Decision(
@@ -342,14 +322,14 @@ def _decision(record: Record) -> Decision | None:
 
 def _life(records: list[Record], decisions: Sequence[Decision], running: Collection[str]) -> Life | None:
     """Of the records of one round. Rounds are numbered by the job: the number tells lives apart. None: it was not formed."""
-    formed = [(record.event, record) for record in records if isinstance(record.event, RoundFormed)]
+    formed = [(record.event, record) for record in records if isinstance(record.event, events.RoundFormed)]
     if not formed:
         return None
     (first, record), number = formed[0], formed[0][1].round
     by_group_rank = sorted(formed, key=lambda pair: pair[0].group_rank)
     workers = _workers(records, running)
-    started = [record.at for record in records if isinstance(record.event, WorkerStarted)]
-    exits = [record.at for record in records if isinstance(record.event, WorkerExited)]
+    started = [record.at for record in records if isinstance(record.event, events.WorkerStarted)]
+    exits = [record.at for record in records if isinstance(record.event, events.WorkerExited)]
     mine = [decision for decision in decisions if decision.round == number and decision.decision not in ABOUT_NODES]
     nodes = max((event.nodes for event, _ in formed), key=len) or tuple(record.node for _, record in by_group_rank)
     return Life(
@@ -373,14 +353,14 @@ def _workers(records: Iterable[Record], running: Collection[str]) -> tuple[Worke
     seen: dict[int, WorkerSeen] = {}
     for record in records:
         match record.event:
-            case WorkerStarted(rank=rank, local_rank=local_rank, pid=pid, log_dir=log_dir):
+            case events.WorkerStarted(rank=rank, local_rank=local_rank, pid=pid, log_dir=log_dir):
                 state = WorkerState.RUNNING if record.node in running else WorkerState.UNKNOWN
                 seen[rank] = WorkerSeen(
                     rank=rank, local_rank=local_rank, pid=pid, node=record.node, state=state, log_dir=log_dir
                 )
-            case WorkerDying(rank=rank, pid=pid, exitcode=exitcode) if rank in seen and seen[rank].pid == pid:
+            case events.WorkerDying(rank=rank, pid=pid, exitcode=exitcode) if rank in seen and seen[rank].pid == pid:
                 seen[rank] = replace(seen[rank], state=WorkerState.DYING, exitcode=exitcode)
-            case WorkerExited(rank=rank, pid=pid, exitcode=exitcode) if rank in seen and seen[rank].pid == pid:
+            case events.WorkerExited(rank=rank, pid=pid, exitcode=exitcode) if rank in seen and seen[rank].pid == pid:
                 seen[rank] = replace(seen[rank], state=WorkerState.EXITED, exitcode=exitcode)
     return tuple(seen[rank] for rank in sorted(seen))
 
@@ -389,7 +369,7 @@ def _lost(records: Iterable[Record], nodes: Collection[str]) -> Iterable[Failure
     """The losses of those of these nodes that were lost."""
     found: dict[str, Failure] = {}
     for record in records:
-        if isinstance(event := record.event, NodeLost) and event.name in nodes:
+        if isinstance(event := record.event, events.NodeLost) and event.name in nodes:
             lost = Failure(
                 node=event.name, rank=-1, cause=Cause.NODE_LOST, message=event.reason, at_unix=record.at - event.silent_s,
                 round=record.round, attempt=record.attempt,
@@ -403,7 +383,7 @@ def _failures(records: Iterable[Record], decisions: Iterable[Decision]) -> Itera
     follow = any(decision.decision == Verdict.REJOIN for decision in decisions)
     seen: dict[tuple[str, int, int], Failure] = {}
     for record in records:
-        if isinstance(event := record.event, FailureSeen):
+        if isinstance(event := record.event, events.FailureSeen):
             failure = replace(event.failure, at_unix=event.failure.at_unix - record.skew_s)
             known = seen.setdefault((failure.node, failure.rank, failure.pid), failure)
             # Only the coordinator knows of what hangs that others waited for it, or that it hangs at all.
@@ -420,17 +400,17 @@ def disturbed_at(records: Sequence[Record], decisions: Sequence[Decision]) -> fl
     again = [decision.at_unix for decision in decisions if decision.decision in AGAIN]
     if again and any(decision.decision == Verdict.CARRY_ON for decision in decisions):
         return min(again)
-    troubles = [record for record in records if is_sight(record) and not isinstance(record.event, Decided)]
+    troubles = [record for record in records if is_sight(record) and not isinstance(record.event, events.Decided)]
     moments = [record.at - _silence(record) for record in troubles]
-    moments += [record.at for record in records if isinstance(record.event, WorkerExited) and record.event.exitcode != 0]
+    moments += [record.at for record in records if isinstance(record.event, events.WorkerExited) and record.event.exitcode != 0]
     return min([*moments, *again], default=None)
 
 
 def _silence(record: Record) -> float:
     """How long a lost node, or a rank that hung, had been silent when that was noticed: they were lost when that began."""
     match record.event:
-        case NodeLost(silent_s=silent_s):
+        case events.NodeLost(silent_s=silent_s):
             return silent_s
-        case RankHung(quiet_s=quiet_s):
+        case events.RankHung(quiet_s=quiet_s):
             return quiet_s
     return 0.0

@@ -15,6 +15,23 @@ SOFTWARE = (TroubleKind.WORKER, TroubleKind.HANG)
 """Troubles of ranks, whose cause is not known."""
 
 
+RESTART_S = 60.0
+"""What a restart costs a job, where none has been measured yet."""
+
+
+class Standby(Value):
+    """A node that does not wait anywhere, and that the orchestrator gives when it is asked."""
+
+    within_s: float
+    by: str
+    """Who says so, in words."""
+    evicts: bool = False
+    """It comes only once our ranks on the node have been ended."""
+
+    def __str__(self) -> str:
+        return f"another node comes within {self.within_s:g} s, {self.by}"
+
+
 class Case(Value):
     """Something that has gone wrong, with what there is to mend it."""
 
@@ -26,7 +43,11 @@ class Case(Value):
     what: str
     """What was seen, in words."""
     spares: tuple[str, ...] = ()
-    """Nodes that wait for a place in that job, and may have it."""
+    """Nodes that wait for a place in that job, and may have it: one takes over at once."""
+    standby: Standby | None = None
+    """None: nobody knows how long the orchestrator takes to give a node, if it can."""
+    restart_s: float = RESTART_S
+    """What a restart costs a job here, until it trains again."""
     nodes: int = 1
     """Nodes of the job on which ranks run."""
     least: int = 1
@@ -52,6 +73,19 @@ class Case(Value):
     def can_shrink(self) -> bool:
         """Whether the job could go on without the node, and without another in its place."""
         return self.takes_orders and self.nodes - 1 >= self.least
+
+    @property
+    def waits_for_standby(self) -> bool:
+        """Whether it costs less to wait for the orchestrator's node than to go on with one node less.
+
+        A job that is made smaller restarts now and, when it grows again, once more; until then it lacks one node. One that
+        waits restarts once. It runs meanwhile if only an operator wants the node to go; else all its nodes stand."""
+        if self.standby is None:
+            return False
+        if not self.can_shrink:
+            return True
+        stands = 0 if self.trouble == TroubleKind.OPERATOR else self.standby.within_s * (self.nodes - 1)
+        return not self.standby.evicts and stands <= self.restart_s * self.nodes
 
     @property
     def is_of_the_node(self) -> bool:

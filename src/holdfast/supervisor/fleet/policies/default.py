@@ -80,8 +80,7 @@ class Default:
             if len(lately) >= rung.times or not _possible(rung.act, case):
                 continue
             delay_s = rung.delay_s * 2.0 ** (len(lately) - 1) if lately else 0.0
-            words = f"{case.spares[0]} takes over" if rung.act == Act.SWAP else WORDS[rung.act]
-            return Choice(act=rung.act, reason=f"{why}; {words}", delay_s=delay_s)
+            return Choice(act=rung.act, reason=f"{why}; {_words(rung.act, case)}", delay_s=delay_s)
         return Choice(act=Act.NONE, reason=f"{why}; what could be tried has been tried")
 
     def _first(self, case: Case, before: Sequence[Deed], now_unix: float) -> tuple[int, str]:
@@ -90,9 +89,23 @@ class Default:
         lately = [deed for deed in before if deed.node == case.node and now_unix - deed.at_unix < HOUR_S]
         # What was done in vain was followed by another deed for the same failure.
         faults = sum(deed.trouble in SOFTWARE and result(deed) != Result.IN_VAIN for deed in lately)
-        if faults >= NODE_FAULTS and case.spares:
+        if faults >= NODE_FAULTS and (case.spares or case.standby is not None):
             return 2, f"{case.what}; {case.node} has failed {faults + 1} times within an hour"
         return 0, case.what
+
+
+def _words(act: Act, case: Case) -> str:
+    if act == Act.SWAP:
+        return f"{case.spares[0]} takes over"
+    if case.standby is None or act not in (Act.SHRINK, Act.REPLACE):
+        return WORDS[act]
+    if act == Act.SHRINK:
+        why = "not before the node's ranks have ended" if case.standby.evicts else "and to wait for it would cost more"
+        return f"{WORDS[act]}; {case.standby}, {why}"
+    if not case.can_shrink:
+        return f"{WORDS[act]}; {case.standby}"
+    meanwhile = "the job runs on until then" if case.trouble == TroubleKind.OPERATOR else "the job waits for it"
+    return f"no spare waits, and {case.standby}: {meanwhile}, which costs less than to go on with one node less"
 
 
 def _possible(act: Act, case: Case) -> bool:
@@ -100,9 +113,9 @@ def _possible(act: Act, case: Case) -> bool:
         case Act.SWAP:
             return bool(case.spares)
         case Act.SHRINK:
-            return case.can_shrink
+            return case.can_shrink and (Act.REPLACE in case.in_vain or not case.waits_for_standby)
         case Act.REPLACE:
-            return case.is_of_the_node
+            return case.is_of_the_node or case.standby is not None
         case Act.STOP:
             # Neither a drain nor a check means to end the job; ranks that fail end it by themselves.
             return case.trouble in SOFTWARE

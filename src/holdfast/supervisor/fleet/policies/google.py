@@ -6,6 +6,7 @@
 | | otherwise | restart-job; in-job restarts count from 0 |
 | a node is lost, any Xid, ECC | a spare waits, failures of the node <= `max_workload_restarts` | restart-job |
 | | a spare waits, failures above | swap; the node's failures count from 0 |
+| | no spare, failures above; it is known when another node comes, and that is soon | replace |
 | | no spare, scaling on, failures above | shrink |
 | | no spare, otherwise | restart-job |
 | a restarted job is down for too long | scaling on | shrink |
@@ -43,7 +44,9 @@ class Google:
 
     def decide(self, case: Case, before: Sequence[Deed], now_unix: float) -> Choice:
         if case.trouble == TroubleKind.OPERATOR or not case.job:
-            return Choice(act=_out(case), reason=case.what)
+            act = _out(case)
+            waits = f"; {case.standby}" if act == Act.REPLACE and case.standby is not None else ""
+            return Choice(act=act, reason=f"{case.what}{waits}")
         limits = self.limits(case)
         if case.trouble not in HARDWARE:
             restarts, allowed = self._in_job_restarts(before), limits["max_in_job_restarts"]
@@ -63,6 +66,8 @@ class Google:
         why = f"failure {failures} of {case.node}, more than {allowed}"
         if case.spares and not _too_many(case, limits):
             return Choice(act=Act.SWAP, reason=f"{why}; {case.spares[0]} takes over")
+        if _gets_another(case) and not case.spares:
+            return Choice(act=Act.REPLACE, reason=f"{why}; no spare waits, and {case.standby}")
         if _may_shrink(case, limits):
             gone = "the job has more replicas than it may have" if case.spares else "no spare waits, and the job may be smaller"
             return Choice(act=Act.SHRINK, reason=f"{why}; {gone}")
@@ -81,7 +86,13 @@ def _out(case: Case) -> Act:
     """How an operator's node is taken out."""
     if not case.job or (case.spares and Act.SWAP not in case.in_vain):
         return Act.SWAP
-    return Act.SHRINK if case.can_shrink and Act.SHRINK not in case.in_vain else Act.REPLACE
+    may_shrink = case.can_shrink and Act.SHRINK not in case.in_vain
+    return Act.SHRINK if may_shrink and not _gets_another(case) else Act.REPLACE
+
+
+def _gets_another(case: Case) -> bool:
+    """Whether the orchestrator's node is worth the wait. Google's takes any idle host for a spare; this is one to come."""
+    return case.waits_for_standby and Act.REPLACE not in case.in_vain
 
 
 def _may_shrink(case: Case, limits: Mapping[str, int]) -> bool:

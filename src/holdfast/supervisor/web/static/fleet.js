@@ -5,7 +5,7 @@ import { h, keyed, place, say, set } from "./dom.js";
 import { Grid } from "./grid.js";
 import { badge, choice, deedList, empty, filterField, jobLink, mark, paintBadge, paintDeeds, section, table } from "./parts.js";
 import { fleet, newestDeeds } from "./store.js";
-import { byName, many, NODE_STATES, number, STATES } from "./words.js";
+import { byName, many, NODE_STATES, number, span, STATES } from "./words.js";
 
 const NEWEST = 6;
 const GROUPS = {
@@ -186,7 +186,8 @@ function counts({ chips, lead }) {
   say(
     lead,
     `${many(fleet.nodes.size, "node")}, ${sick ? `${number(sick)} of which ${sick === 1 ? "needs" : "need"} a look` : "all well"}; ` +
-      `${many(running, "job runs", "jobs run")}; policy ${fleet.about?.policy ?? "?"}`,
+      `${many(running, "job runs", "jobs run")}; policy ${fleet.about?.policy ?? "?"}` +
+      (Number.isFinite(fleet.about?.replacement_s) ? `; another node comes within ${span(fleet.about.replacement_s)}` : ""),
   );
 }
 

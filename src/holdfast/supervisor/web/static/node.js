@@ -5,7 +5,7 @@ import { h, keyed, say } from "./dom.js";
 import { get } from "./live.js";
 import { badge, crumbs, deedList, empty, facts, jobLink, paintBadge, paintDeeds, section, table, when } from "./parts.js";
 import { fleet, keep, newestDeeds, swapOf } from "./store.js";
-import { NODE_STATES, ranges } from "./words.js";
+import { actWords, moment, NODE_STATES, ranges } from "./words.js";
 
 const HISTORY = 100;
 
@@ -60,12 +60,13 @@ export function open([name]) {
         ["Domain", node.domain || "not known"],
         ["Link", node.linked ? "up" : "none"],
         node.reported_at_unix ? ["Last report", when(node.reported_at_unix)] : null,
+        node.repair ? ["Repair", repairWords(node.repair)] : null,
         swap ? ["Swap", `${swap.step}${swap.spare ? `: ${swap.spare} takes over` : ""}`] : null,
       ]),
     );
     const held = node.standing !== "fit" && node.standing !== "suspect";
-    drain.allow(held ? `it is ${node.standing} already` : "");
-    uncordon.allow(node.standing === "fit" ? "nothing is held against it" : "");
+    drain.allow(held && !node.repair ? `it is ${node.standing} already` : "");
+    uncordon.allow(node.standing === "fit" && !node.repair ? "nothing is held against it" : "");
     keyed(
       jobs,
       node.jobs,
@@ -124,6 +125,12 @@ export function open([name]) {
     title: `Node ${name}`,
     update: (changes) => (changes.all || changes.nodes.has(name) || changes.deeds.size ? paint() : null),
   };
+}
+
+function repairWords(repair) {
+  const waits = repair.waits ? `, waits for ${repair.waits}` : "";
+  if (repair.act === "probation") return `on probation until ${moment(repair.until_unix)}${waits}`;
+  return `${actWords(repair.act)}${repair.step === repair.act ? "" : ` (${repair.step})`}${waits}`;
 }
 
 const ofDevice = (device) => device.history.map((change) => ({ ...change, device: device.name }));

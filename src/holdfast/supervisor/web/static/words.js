@@ -50,10 +50,16 @@ const ACTS = {
   shrink: "shrink job",
   replace: "ask for a node",
   stop: "stop job",
+  check: "check node",
+  "reset-gpu": "reset GPUs",
+  "restart-daemon": "restart daemon",
+  reboot: "reboot node",
+  probation: "probation",
+  report: "report for repair",
 };
 export const actWords = (act) => ACTS[act] ?? act;
 export const ACT_NAMES = Object.keys(ACTS);
-export const TROUBLES = ["worker", "hang", "lost", "device", "unfit", "operator"];
+export const TROUBLES = ["worker", "hang", "lost", "device", "unfit", "operator", "repair"];
 
 const collator = new Intl.Collator("en", { numeric: true });
 export const byName = (one, other) => collator.compare(one, other);

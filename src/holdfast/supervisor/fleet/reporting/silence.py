@@ -1,4 +1,8 @@
-"""What does it mean that a node is not heard? It is lost to the supervisor; whether its job hears it is the job's to say."""
+"""What does it mean that a node is not heard? It is lost to the supervisor; whether its job hears it is the job's to say.
+
+And that a reporter has had no link for a lease, while others of its node may be heard? It counts no more: an agent that was
+killed does not hold its job's name, nor its host's repair. One that comes back says anew how it stands.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from holdfast.core.value import replace
 from holdfast.core.wire.fleet import TroubleKind
 from holdfast.supervisor.fleet import deeds
 from holdfast.supervisor.fleet.job import FleetJob
+from holdfast.supervisor.fleet.reporting import claims
 from holdfast.supervisor.fleet.state import FleetState, Missing
 
 JUDGED_S = 30.0
@@ -22,12 +27,14 @@ def excused(fleet: FleetState, now: float) -> bool:
     if now - max(awake_at, fleet.leases.first) < fleet.rules.lease_s / 2:
         return False
     fleet.leases.extend(now + fleet.rules.lease_s)
+    fleet.unlinked.extend(now + fleet.rules.lease_s)
     return True
 
 
 def due(fleet: FleetState, now: float) -> list[Action]:
-    """Leases have ended."""
-    return [action for name in fleet.leases.over(now) for action in _lost(fleet, name, now)]
+    """Leases have ended: of nodes, and of reporters without a link."""
+    lost = [action for name in fleet.leases.over(now) for action in _lost(fleet, name, now)]
+    return lost + [action for reporter in fleet.unlinked.over(now) for action in _gone(fleet, reporter, now)]
 
 
 def unjudged(fleet: FleetState, now: float) -> list[Action]:
@@ -48,11 +55,11 @@ def _lost(fleet: FleetState, name: str, now: float) -> list[Action]:
     what = f"{name} was not heard for {fleet.rules.lease_s:g} s"
     has_closed = not node.linked
     watched = {report.job for report in node.reports.values() if report.job in fleet.jobs and fleet.jobs[report.job].is_watched}
-    worked = sorted({(report.job, report.round) for report in node.reports.values() if report.ranks and report.job})
+    worked = sorted({(one.job, one.round) for one in node.reports.values() if one.ranks and one.job in fleet.jobs})
     cases = [replace(deeds.case_of(fleet, TroubleKind.LOST, name, job, what), round=round) for job, round in worked]
     for reporter, report in node.reports.items():
         if report.job in fleet.jobs:
-            fleet.jobs[report.job].gone(reporter)
+            fleet.jobs[report.job].gone(reporter, fleet.unix(now))
             fleet.changes.mark("jobs", report.job)
     node.silent()
     actions = fleet.keep(node, now, what)
@@ -63,6 +70,20 @@ def _lost(fleet: FleetState, name: str, now: float) -> list[Action]:
         if _is_out(job, name) or (not waits_for_daemon and (job.is_watched or not job.reports)):
             actions += _judged(fleet, name, now)
     return actions
+
+
+def _gone(fleet: FleetState, reporter: str, now: float) -> list[Action]:
+    fleet.unlinked.end(reporter)
+    node, job = fleet.reporter_node(reporter), fleet.job_of(reporter)
+    if node is None or reporter in node.linked:
+        return []
+    if not node.linked and node.name in fleet.leases:  # its last word came by another link: what is lost with it is said first
+        fleet.unlinked.renew(reporter, now + fleet.rules.lease_s)
+        return []
+    claims.forget(fleet, node, reporter, now)
+    if job in fleet.jobs:
+        fleet.changes.mark("jobs", job)
+    return fleet.keep(node, now, f"its reporter {reporter} has had no link for {fleet.rules.lease_s:g} s")
 
 
 def _is_out(job: FleetJob, name: str) -> bool:

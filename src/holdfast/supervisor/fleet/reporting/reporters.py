@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from holdfast.core.machine import Action
 from holdfast.core.wire.fleet import Bye, Heard, HeldBy, NodeState, ReporterState, Standing, Verb
-from holdfast.supervisor.fleet import deeds, silence, swap_steps
+from holdfast.supervisor.fleet import deeds, repairs, swap_steps
 from holdfast.supervisor.fleet.job import FleetJob
 from holdfast.supervisor.fleet.messages import Keep, Tell
 from holdfast.supervisor.fleet.node import FleetNode
+from holdfast.supervisor.fleet.reporting import claims, forgetting, silence
 from holdfast.supervisor.fleet.state import FleetState
 
 
@@ -19,26 +20,33 @@ def stands(fleet: FleetState, report: Standing, now: float) -> list[Action]:
     """A reporter says how things are."""
     node = fleet.nodes.get(report.name) or fleet.nodes.setdefault(report.name, FleetNode(report.name))
     actions: list[Action] = []
+    if (known := fleet.reporter_node(report.node)) is not None:
+        before = known.reports.get(report.node, report)
+        if (known.name, before.job) != (report.name, report.job):
+            claims.forget(fleet, known, report.node, now)
     is_new = report.node not in fleet.reporters
     if is_new:
-        _succeed(fleet, node, report)
+        _succeed(fleet, node, report, now)
     was_linked = fleet.is_linked(report.node)
     fleet.reporters[report.node] = report.name
     if not was_linked:
         actions += [fleet.heed(report.node), *fleet.queues.again(report.name)]
-    was_lost = _present(fleet, node, report.node, now)
+    was_lost = _present(fleet, node, report.node, now, is_beside=report.is_beside)
     node.hear(report, fleet.unix(now))
     fleet.changes.mark("nodes", node.name)
     actions += fleet.keep(node, now, "it is heard again" if was_lost else "")
+    actions += forgetting.nodes(fleet, now)
     if report.job:
-        actions += _job_stands(fleet, report, now)
+        actions += _job_stands(fleet, report, now) + forgetting.jobs(fleet, now)
         actions += _keep_out(fleet, node, report, now) if is_new else []
+    actions += repairs.host_reports(fleet, node, report, now)
     return [*actions, Tell(node=report.node, message=Heard(number=report.number))]
 
 
 def alive(fleet: FleetState, node: FleetNode, reporter: str, now: float) -> list[Action]:
     """A known reporter gives a sign of life; every message is one."""
-    if not _present(fleet, node, reporter, now):
+    report = node.reports.get(reporter)
+    if not _present(fleet, node, reporter, now, is_beside=report is not None and report.is_beside):
         return []
     return [*fleet.keep(node, now, "it is heard again"), fleet.heed(reporter)]
 
@@ -48,30 +56,34 @@ def bye(fleet: FleetState, node: FleetNode, message: Bye, now: float) -> list[Ac
     job = fleet.jobs.get(fleet.job_of(message.node))
     node.bye(message.node)
     del fleet.reporters[message.node]
+    fleet.absent.remove(message.node)
     fleet.changes.mark("nodes", node.name)
     if not node.linked:
         fleet.leases.end(node.name)
     actions = fleet.keep(node, now)
     if job is None:
         return actions
-    job.gone(message.node)
+    job.gone(message.node, fleet.unix(now))
     fleet.changes.mark("jobs", job.name)
     return actions + _job_reported(fleet, job, now)
 
 
-def unlinked(fleet: FleetState, reporter: str) -> list[Action]:
+def unlinked(fleet: FleetState, reporter: str, now: float) -> list[Action]:
     """A reporter's link is gone. Its lease goes on."""
     if (node := fleet.reporter_node(reporter)) is not None:
         node.unlink(reporter)
+        fleet.unlinked.renew(reporter, now + fleet.rules.lease_s)
         fleet.changes.mark("nodes", node.name)
+        forgetting.absent(fleet, reporter, node.reports.get(reporter), now)
     return []
 
 
 def _job_stands(fleet: FleetState, report: Standing, now: float) -> list[Action]:
-    job = fleet.jobs.get(report.job) or fleet.jobs.setdefault(report.job, FleetJob(report.job))
+    job = fleet.jobs.get(report.job) or fleet.jobs.setdefault(report.job, FleetJob(report.job, fleet.unix(now)))
     fleet.changes.mark("jobs", job.name)
     kept: list[Action] = []
-    if job.hear(report, fleet.unix(now)):
+    is_anothers = claims.take(fleet, job, report, now)
+    if job.hear(report, fleet.unix(now)) or is_anothers:
         kept = [Keep(table="jobs", key=job.name, value=job.kept())]
     if job.restarts:
         fleet.numbers.soon(now)
@@ -85,20 +97,21 @@ def _job_reported(fleet: FleetState, job: FleetJob, now: float) -> list[Action]:
     return actions + silence.job_reported(fleet, job, now)
 
 
-def _succeed(fleet: FleetState, node: FleetNode, report: Standing) -> None:
+def _succeed(fleet: FleetState, node: FleetNode, report: Standing, now: float) -> None:
     """A node has one agent in a job: its earlier ones are gone, said goodbye or not."""
     for old in [old for old, said in node.reports.items() if said.job == report.job]:
-        node.bye(old)
-        fleet.reporters.pop(old, None)
-        if report.job in fleet.jobs:
-            fleet.jobs[report.job].gone(old)
+        claims.forget(fleet, node, old, now)
 
 
-def _present(fleet: FleetState, node: FleetNode, reporter: str, now: float) -> bool:
-    """Renew a node's lease. Whether it was lost."""
+def _present(fleet: FleetState, node: FleetNode, reporter: str, now: float, *, is_beside: bool) -> bool:
+    """Renew a node's lease, unless that is for others to do. Whether it was lost."""
     was_lost = node.is_lost
     if was_lost or reporter not in node.linked:
         fleet.changes.mark("nodes", node.name)
+    fleet.absent.remove(reporter)
+    if is_beside:
+        node.linked.add(reporter)
+        return False
     node.present(reporter)
     fleet.leases.renew(node.name, now + fleet.rules.lease_s)
     fleet.missing.pop(node.name, None)

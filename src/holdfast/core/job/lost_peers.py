@@ -1,0 +1,11 @@
+"""Which words of an error tell that another rank has gone? The agent asks, and a rank that may begin again in place."""
+
+from __future__ import annotations
+
+OF_OTHERS = (
+    "Connection closed by peer", "gloo/transport/", "Application timeout caused pair closure",
+    "ncclRemoteError", "remote process exited or there was a network error", "Connection closed by remote peer",
+    "NCCL communicator was aborted", "DistBackendError", "DistNetworkError", "DistStoreError", "TCPStore", "HCCL error in: ",
+    "The tasks have crashed", "tasks are unhealthy", "JAX distributed service detected fatal errors",
+)  # fmt: skip
+"""One of these is in what a rank says whose peers are gone: gloo, NCCL, c10d's store, HCCL, JAX. Not what any socket says."""
