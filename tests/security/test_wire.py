@@ -74,6 +74,18 @@ def test_who_has_no_use_for_a_link_any_more_proves_itself_before_it_hangs_up(pla
     assert not [one for one in seen[there] if isinstance(one, LinkUp)] and here.told == []
 
 
+def test_a_wrong_token_is_told_to_who_is_slow_to_hear_it(place, wait_until):
+    """A member without a token looks whose process says no: that holds the connection until the member has heard it."""
+    here, there = place(), place(token=b"")
+    assert here.network.listen()
+    there.network.connect(7)
+    seen = turn(here, there, until=lambda: not there.network.wires, wait_until=wait_until)
+    (gone,) = seen[there]
+    assert isinstance(gone, LinkDown) and gone.final and gone.reason.startswith("wrong job token"), gone
+    turn(here, until=lambda: not here.network.wires, wait_until=wait_until)
+    assert len(here.told) == 1 and "wrong job token" in here.told[0] and not here.network.guests.unproved
+
+
 def test_who_drips_bytes_is_dropped_when_the_time_is_over(place, free_port, wait_until):
     here = place()
     assert here.network.listen()

@@ -231,9 +231,12 @@ class Network:
         if wire is not None and wire.ours and not wire.is_proven:
             wire.leave()
         elif wire is not None and not wire.closing:
-            self.timed.pop(link, None)  # to the end of the line
-            self.timed[link] = wire
-            wire.say_goodbye(self.host.now() + HANDSHAKE_S)
+            self._say_goodbye(wire)
+
+    def _say_goodbye(self, wire: Wire) -> None:
+        self.timed.pop(wire.link, None)  # to the end of the line
+        self.timed[wire.link] = wire
+        wire.say_goodbye(self.host.now() + HANDSHAKE_S)
 
     def close(self) -> None:
         """Close everything at once."""
@@ -394,9 +397,7 @@ class Network:
             while wire.is_proven and not wire.closing and (payload := wire.next()) is not None:
                 seen += self._heard(wire, payload)
         except ProtocolError as error:
-            wire.flush()  # it tells the other side why
-            turned = isinstance(error, Turned)
-            return seen + self._lost(wire, error.what, final=turned, bad=not turned)
+            return seen + self._turned_away(wire, error)
         if wire.unsent and not wire.connecting:
             wire.flush()
         if len(wire.unsent) > UNSENT_BYTES:
@@ -455,10 +456,21 @@ class Network:
         if request.ask is not None:
             self.transmit(wire.link, Reply(ask=request.ask, ok=False, text=why))
 
+    def _turned_away(self, wire: Wire, error: ProtocolError) -> list[Observation]:
+        """One of us turns the other away. Who came to us hears why, and closes: it looks whose process says so."""
+        turned = isinstance(error, Turned)
+        if turned and not wire.ours:
+            self.rejections.note(wire.peer, f"turned away a connection from {wire.peer}: {error.what}", self.host.now())
+            self._say_goodbye(wire)
+            return []
+        wire.flush()  # it tells the other side why
+        return self._lost(wire, error.what, final=turned, bad=not turned)
+
     def _lost(self, wire: Wire, reason: str, *, final: bool = False, bad: bool = False) -> list[Observation]:
         self._drop(wire)
         if wire.is_stranger:
-            self.rejections.note(wire.peer, f"turned away a connection from {wire.peer}: {reason}", self.host.now())
+            if not wire.closing:  # it has not been told of
+                self.rejections.note(wire.peer, f"turned away a connection from {wire.peer}: {reason}", self.host.now())
             return []
         if self.taken and not wire.is_proven and (owner := listening_process(self.taken)):
             answer = "no agent of this job answers there: this agent takes the port as soon as it is free"
