@@ -23,20 +23,21 @@ THOROUGH = {
         sim/test_repaired_nodes.py::test_what_is_broken_is_repaired_once_or_reported_whoever_is_killed_when but 0
         security/test_fuzz.py::test_whoever_lies_while_others_elect_ends_no_agent_by_an_error_and_has_no_two_lead
         sim/test_fleet_daemons.py::test_what_a_daemon_has_noted_is_acted_on_whoever_is_killed_when but 0
-        e2e/test_chaos.py::test_whoever_is_killed_in_whatever_order_nothing_is_lost but 1
         unit/test_diagnosis_corpus.py::test_causes_and_culprits_are_found but tuned
         unit/test_diagnosis_corpus.py::test_causes_and_culprits_are_found only 1
-        unit/test_diagnosis_mutations.py only from threads, held out, once blind
+        unit/test_diagnosis_mutations.py only from threads, held out, once blind, tuned
         unit/test_sieve.py::test_a_scanner_finds_what_reading_each_line_for_each_rule_finds but 0
         unit/test_sieve.py::test_words_of_any_bytes_and_lengths_are_found but 0, 1, 2, 3, 4
         unit/test_sieve.py::test_no_packed_letter_means_something_else_in_a_pattern but 0
         """,
-    "agents that die together, on real jobs: `make test` knows it of the simulator": """
+    "agents that die together or in whatever order, on real jobs: `make test` knows it of the simulator": """
+        e2e/test_chaos.py
         e2e/test_lost_coordinator.py::test_two_of_three_agents_that_are_killed_together_and_started_again_are_the_voters_that_they_were
         e2e/test_lost_coordinator.py::test_an_operator_lets_the_one_that_is_left_go_on_and_who_was_declared_lost_waits
         sim/test_seeds.py::test_agents_that_die_together_come_back_and_the_job_trains_on but 0
         """,
     "other jobs that wait for a node: `make test` plays one real node that is lost, and the rest in the simulator": """
+        e2e/test_kubernetes_swap.py::test_without_a_spare_the_job_shrinks_and_grows_again_by_the_pod_that_is_made
         e2e/test_kubernetes_swap.py::test_without_a_spare_a_job_that_needs_all_nodes_waits_for_the_pod_that_is_made
         e2e/test_supervisor.py::test_a_drained_node_without_a_spare_stays_until_another_that_was_asked_for_has_come
         e2e/test_supervisor.py::test_a_drain_that_waits_is_taken_back_by_uncordon
@@ -80,6 +81,8 @@ THOROUGH = {
         e2e/test_hooks.py::test_an_optimizer_s_steps_are_heartbeats_and_progress but plain
         e2e/test_hooks.py::test_a_hang_of_an_unmodified_script_is_found_and_the_job_goes_on
         e2e/test_hooks.py::test_a_script_that_looks_for_us_finds_torch_as_it_is but light
+        e2e/test_hooks.py::test_the_step_by_which_a_checkpoint_s_reader_makes_the_optimizer_s_state_is_none_of_training_s
+        e2e/test_hooks.py::test_so_is_the_one_of_deepspeed_s_optimizers_even_if_it_fails
         e2e/test_hooks.py::test_so_are_those_of_scripts_that_use_its_older_name
         e2e/test_hooks.py::test_compiled_optimizers_are_compiled_as_without_us
         e2e/test_hooks.py::test_the_forked_children_of_a_data_loader_say_nothing
@@ -111,13 +114,14 @@ THOROUGH = {
         e2e/test_worker_contract.py::test_gloo_works_across_two_agents_and_a_restart
         e2e/test_worker_contract.py::test_gloo_comes_back_at_every_restart but 1
         e2e/test_in_place.py::test_who_has_not_failed_keeps_its_process_and_the_loss_is_that_of_an_undisturbed_run but memory
+        e2e/test_in_place.py::test_nvrx_s_wrapper_is_led_by_the_agent
         e2e/test_in_place.py::test_no_state_is_trained_on_that_was_torn_by_a_kill_at_any_moment
         e2e/test_in_place.py::test_a_lost_part_of_a_sharded_model_comes_from_whoever_has_it
         e2e/test_in_place.py::test_a_rank_comes_out_that_sends_to_one_that_is_killed
         e2e/test_in_place.py::test_a_rank_that_has_got_half_of_a_message_ends_at_the_limit_and_never_takes_it_for_whole
         e2e/test_in_place.py::test_all_that_one_update_changes_ends_as_undisturbed
         e2e/test_in_place_long.py
-        e2e/test_hard_use.py::test_a_hundred_restarts_cost_the_agent_nothing but plain
+        e2e/test_hard_use.py::test_a_hundred_restarts_cost_the_agent_nothing
         """,
     "faults that take their seconds, of which a simulated job or a machine by itself shows the decision": """
         e2e/test_endpoint.py but c10d
@@ -132,6 +136,18 @@ THOROUGH = {
         e2e/test_kubernetes_store.py::test_a_leader_that_is_stopped_beyond_its_lease_does_nothing_when_it_goes_on
         e2e/test_kubernetes_store.py::test_the_leader_is_killed_in_the_middle_of_a_swap_and_the_other_completes_it
         e2e/test_kubernetes_store.py::test_one_that_is_told_to_end_hands_over_at_once
+        e2e/test_kubernetes_store.py::test_what_belongs_together_is_completed_by_the_next_where_the_first_was_killed_in_between
+        e2e/test_kubernetes_store.py::test_who_has_been_succeeded_writes_nothing_any_more
+        e2e/test_repairs.py::test_a_host_is_booted_once_though_all_die_meanwhile_and_is_reported_when_it_fails_again
+        e2e/test_health.py::test_a_check_that_sleeps_in_the_kernel_is_named_once_and_the_job_goes_on
+        e2e/test_hard_use.py::test_too_few_descriptors_are_named
+        e2e/test_several_nodes.py::test_when_the_hosting_agent_is_lost_the_others_say_so_and_end
+        e2e/test_several_nodes.py only had been given up
+        e2e/test_daemon_to_supervisor.py::test_a_host_that_dies_is_drained_and_one_without_ranks_takes_over
+        e2e/test_daemon_to_supervisor.py::test_a_silent_rank_is_a_trouble_of_its_job
+        compat/test_elastic_rendezvous_holdfast.py::test_a_wrong_token_and_a_wrong_job_are_turned_away_and_cost_the_job_nothing
+        security/test_tls.py::test_a_certificate_is_no_token
+        security/test_tls.py::test_tls_against_none_gets_one_line_on_each_side
         security/test_front_door.py but test_more_idle_connections_than_files_at_the_start_are_not_the_job_s_end
         """,
     "a network that is cut in every way: `make test` cuts off a member and the endpoint's host, and breaks it in two": """
