@@ -132,10 +132,11 @@ class Job:
 
     def has_ended(self, life: Life) -> bool:
         """Whether its process is gone."""
-        try:
-            return Path(f"/proc/{life.pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-        except OSError:
-            return True
+        return _state(life.pid) in "ZX"
+
+    def is_stopped(self, name: str) -> bool:
+        """Whether that host's agent does not run."""
+        return _state(self.agent_pid(name)) == "T"
 
     def rank(self, rank: int, round: int) -> Life:
         """A rank's life, once it has begun."""
@@ -171,3 +172,11 @@ class Job:
             assert not life.beside, life
             for number, at, what in starts:
                 assert number <= life.round or life.last < at, f"{life} ran on for {life.last - at:.3f} s beside {what}"
+
+
+def _state(pid: int) -> str:
+    """As /proc has it; X: it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"

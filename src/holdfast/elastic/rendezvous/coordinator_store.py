@@ -71,8 +71,7 @@ class CoordinatorStore(Store):
         deadline = time.monotonic() + ask.wait_s
         patience_s, pause_s = PATIENCE_S, FIRST_PAUSE_S
         while True:
-            wait_s = max(0.0, deadline - time.monotonic())
-            ask = replace(ask, node=self._node, ask=next(self._numbers), round=self._round, wait_s=wait_s)
+            ask = replace(ask, node=self._node, ask=next(self._numbers), round=self._round)
             at, link = self._where(), None
             try:
                 link = self._link(at)
@@ -87,6 +86,7 @@ class CoordinatorStore(Store):
                 each()
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            ask = replace(ask, wait_s=max(0.0, deadline - time.monotonic()))
 
     def _link(self, at: tuple[str, int]) -> StoreLink:
         with self._lock:
