@@ -23,6 +23,7 @@ TEXTS = {
     "limits": ("step:60,a:b:none", {"step": 60.0, "a:b": None}, "step", "is not NAME:SECONDS"),
     "seconds": ("2.5", 2.5, "-1", "is negative"),
     "number": ("3", 3.0, "0", "is not above zero"),
+    "amount": ("0", 0.0, "-1", "is below zero"),
     "whole": ("7", 7, "x", "is not a whole number"),
     "yes": ("true", True, "maybe", "is neither yes nor no"),
     "signal": ("sigterm", 15, "SIGBUT", "did you mean SIGHUP?|there is no signal"),

@@ -86,14 +86,14 @@ def limits(text: str, name: str) -> dict[str, float | None]:
     return found
 
 
-def number(text: str, name: str) -> float:
-    """A float above zero."""
+def number(text: str, name: str, *, zero: bool = False) -> float:
+    """A float above zero, or zero where that is allowed."""
     try:
         value = float(text)
     except ValueError:
         raise UsageError(f"{name}: {text!r} is not a number") from None
-    if not 0 < value <= grammar.LONGEST_S:
-        raise UsageError(f"{name}: {text} is not above zero, or too large")
+    if not (value >= 0 if zero else value > 0) or value > grammar.LONGEST_S:
+        raise UsageError(f"{name}: {text} is {'below' if zero else 'not above'} zero, or too large")
     return value
 
 
@@ -160,6 +160,7 @@ LIMITS: Kind[dict[str, float | None]] = Kind("limits", limits, "NAME:S,…")
 LIMIT_OR_NONE: Kind[float | None] = Kind("text", limit_or_none, "S|none")
 DURATION: Kind[float] = Kind("seconds", grammar.seconds, "S")
 NUMBER: Kind[float] = Kind("number", number, "X")
+AMOUNT: Kind[float] = Kind("amount", lambda text, name: number(text, name, zero=True), "X")
 COUNT = whole()
 EXIT_CODE: Kind[int] = Kind("whole", lambda text, name: grammar.whole(text, name, at_least=0, at_most=255), "N")
 YES: Kind[bool] = Kind("yes", grammar.truth, "true|false")
@@ -280,7 +281,7 @@ class Placing(Section, mixin=True, heading="placement and GPU memory"):
     numa_bind_strict: bool = nvrx(YES, True, "a bound rank gets memory only from its NUMA node; false: it prefers that node")
     gpu_memory_reclaim_timeout: float = nvrx_number(DURATION, 50.0,
         "longest time that a restart waits until the GPUs' memory is free again; 0: no wait")
-    gpu_memory_tolerance_mb: float = nvrx_number(NUMBER, 512.0,
+    gpu_memory_tolerance_mb: float = nvrx_number(AMOUNT, 512.0,
         "a GPU's memory counts as free up to this many MB in use", also=("gpu_memory_reclaim_tolerance_mb",))
     gpu_memory_poll_interval: float = nvrx_number(DURATION, 2.0,
         "longest pause between two readings of the GPUs' memory; the first pauses are "
