@@ -451,10 +451,12 @@ def _is_source(line: bytes, before: bytes) -> bool:
 
 def _was_logged(log: Log, above: list[bytes], speaker: Speaker) -> bool:
     """Whether the traceback that ends after these lines hangs below a line of the program's log: it caught what it tells of."""
+    if not any(TRACEBACK.encode() in line for line in above):
+        return False  # to ask of each line who wrote it takes a thousand times as long
     said = (log.frame.split(_decoded(line), log.speaker) for line in reversed(above))
     own = (text for who, text in said if (who.rank, who.local, who.mark) == (speaker.rank, speaker.local, speaker.mark))
     for text in own:
-        if text.startswith("Traceback (most recent call last)"):
+        if text.startswith(TRACEBACK):
             return _RECORD.search(next(own, "")) is not None
         if not text.startswith(" "):
             return False
