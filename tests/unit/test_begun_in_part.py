@@ -10,7 +10,7 @@ from kit.stages.made_up import assigned, started
 from holdfast.agent.workers.rank_lives import FIRST_LOOK_S, RankLives
 from holdfast.core.job.events import RanksBegun
 from holdfast.core.page import layout
-from holdfast.core.processes import ProcessGone
+from holdfast.core.processes import ProcessDying, ProcessGone
 from holdfast.core.value import replace
 from holdfast.runtime.shm.pages import create_page
 
@@ -42,3 +42,25 @@ def test_a_rank_that_had_booted_before_all_were_started_has_booted_in_the_time_s
     lives.saw(ProcessGone(pid=7, exitcode=0, moments=page.moments))
     assert [event.booted_s for event in told if isinstance(event, RanksBegun)] == [0.5]
     page.close()
+
+
+def test_how_all_began_is_told_though_one_has_gone_whose_end_is_yet_to_be_told() -> None:
+    """Where the disk of its log is slow: the looks that come meanwhile see the others only."""
+    pages = {pid: create_page() for pid in (7, 8)}
+    for page in pages.values():
+        page.words[layout.BOOTED_NS] = page.words[layout.FIRST_STEP_NS] = 1_000_000_000
+        page.words[layout.STATE_FROM] = layout.FROM_SCRIPT
+    told: list[Any] = []
+    children = {pid: SimpleNamespace(page=page) for pid, page in pages.items()}
+    host: Any = SimpleNamespace(children=children, now=lambda: 3.0)
+    lives = RankLives(host, told.append, lambda *told: None)
+    lives.begin_round(assigned(), started(*pages))
+    moments = pages[8].moments
+    del children[8]
+    lives.due()
+    lives.saw(ProcessDying(pid=7, exitcode=1))
+    assert told == []
+    lives.saw(ProcessGone(pid=8, exitcode=-9, moments=moments))
+    assert [event.state_from for event in told] == [("script", "script")]
+    for page in pages.values():
+        page.close()

@@ -47,40 +47,44 @@ class RankLives(Component):
     def due(self) -> list[Observation]:
         now = self.host.now()
         self.due_at = now + (now - self.since)
-        for page in self._pages():
+        for page in self._pages().values():
             if trouble := page.trouble:
                 self.host.complain(f"a rank runs, but is not fully monitored: {trouble}")
-        found = self._moments()
-        if found and all(one.stepped_at is not None for one in found):
-            self._tell(found)
+        self._tell_beginning(all_have_stepped=True)
         return []
 
     def saw(self, seen: Observation) -> None:
         """What this host saw: the first end of a rank is the last moment to tell how all began, the last one that to tell how
         far they came. A process that is not known is of an earlier round: the kernel has let go of it only now."""
         match seen:
-            case ProcessGone(pid=pid, moments=moments) if pid in self.local_ranks:
-                self._tell([*self._moments(), *([moments] if moments is not None else [])])
+            case ProcessGone(pid=pid) if pid in self.local_ranks:
                 self.ended[pid] = seen
+                self._tell_beginning()
                 if seen.stack:
                     local_rank = self.local_ranks[pid]
                     self.keep_stack(self.base_rank + local_rank, local_rank, seen.stack)
                 if len(self.ended) == len(self.local_ranks):
                     self._tell_end()
             case ProcessDying(pid=pid) | ProcessErred(pid=pid) if pid in self.local_ranks and pid in self.host.children:
-                self._tell(self._moments())  # else it is gone as well, which is told next
+                self._tell_beginning()  # else it is gone as well, which is told next
 
-    def _pages(self) -> list[Page]:
-        """Of those that live and have one."""
-        children = [child for pid in self.local_ranks if (child := self.host.children.get(pid)) is not None]
-        return [child.page for child in children if child.page is not None]
+    def _pages(self) -> dict[int, Page]:
+        """By pid, of those that live and have one."""
+        children = {pid: self.host.children.get(pid) for pid in self.local_ranks}
+        return {pid: child.page for pid, child in children.items() if child is not None and child.page is not None}
 
     def _moments(self) -> list[Moments]:
-        return [page.moments for page in self._pages()]
+        """Of all ranks, however they have ended. Empty: the end of one is yet to be told."""
+        if not self.local_ranks.keys() <= self.host.children.keys() | self.ended.keys():
+            return []
+        known = {pid: seen.moments for pid, seen in self.ended.items()}
+        known |= {pid: page.moments for pid, page in self._pages().items()}
+        return [moments for pid in self.local_ranks if (moments := known.get(pid)) is not None]
 
-    def _tell(self, found: list[Moments]) -> None:
-        if self.due_at == NEVER:
-            return  # it has been told
+    def _tell_beginning(self, *, all_have_stepped: bool = False) -> None:
+        found = self._moments()
+        if self.due_at == NEVER or not found or (all_have_stepped and any(one.stepped_at is None for one in found)):
+            return  # it has been told, or is to be told later
         self.due_at = NEVER
         if not any(one.booted_at for one in found):
             return  # no Python that we can reach
