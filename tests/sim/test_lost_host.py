@@ -11,6 +11,9 @@ from kit.stages.succession_stage import begin, holds_a_roster, leaders, rounds, 
 from holdfast.agent.group.messages import Unguarded
 from holdfast.agent.leader.peer_elected_node import PeerElectedNode
 from holdfast.core.job.events import NodeExcluded
+from holdfast.core.job.report import JobReport
+from holdfast.core.wire.links import Arrived
+from holdfast.core.wire.messages import Finish
 from holdfast.rendezvous.election.leading import YIELD_S
 
 
@@ -549,3 +552,23 @@ def test_one_that_joins_under_many_names_has_one_say_and_its_silence_ends_no_man
         cluster.power_off(name)
     cluster.run_for(10.0)
     assert node.election.mandate is not None and rounds(cluster, "a") == ["abc"]
+
+
+# --- who lies ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_leader_is_told_by_nobody_that_its_run_has_ended(start: Start) -> None:
+    """It calls nodes that are silent, and the job's endpoint: whoever answers there may be anybody with the job's token."""
+    cluster = start("abc", min_nodes=2, runs_s=60.0)
+    cluster.run(10.0)
+    cluster.power_off("a")
+    cluster.run_for(20.0)
+    (place,) = leaders(cluster)
+    agent = cluster.agents[place]
+    report = JobReport(job="j", outcome="succeeded", exit_code=0, started_at_unix=0.0, ended_at_unix=1.0, reason="done")
+    calls = lambda: agent.node.election.state.dial.link if agent.node.election.state.dial.to else 0
+    while not (link := calls()):
+        cluster.run_for(0.1)
+    agent.world.see(Arrived(link=link, message=Finish(report=report)))
+    cluster.run_for(5.0)
+    assert leaders(cluster) == [place] and agent.world.live, "its ranks train on"

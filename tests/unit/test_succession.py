@@ -11,7 +11,7 @@ from holdfast.core.value import replace
 from holdfast.core.wire.links import HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.wire.messages import Electorate, Finish, Leads, Past, Propose, Seek, Vote
 from holdfast.rendezvous.election.leading import KNOCK_S, YIELD_S
-from holdfast.rendezvous.election.messages import Follow, Lead, MemberLink, StepDown
+from holdfast.rendezvous.election.messages import Follow, Lead, MemberLink, RunOver, StepDown
 from holdfast.rendezvous.election.peer_dialer import CONNECT_S, WAIT_S
 from holdfast.rendezvous.election.seeking import STAND_S
 from holdfast.rendezvous.election.succession_state import (
@@ -146,6 +146,22 @@ def test_it_follows_whoever_it_is_told_leads() -> None:
     node.see(LinkUp(link=node.it.state.dial.link, ours=True), LEASE_S)
     node.hear(Leads(endpoint="b", term=1, life="L"), LEASE_S + 0.1, link=node.it.state.dial.link)
     assert node.of(Follow)[-1] == Follow(endpoint="b") and node.it.term == 1
+
+
+def test_how_its_run_has_ended_a_node_hears_of_one_that_it_seeks_and_a_leader_of_nobody() -> None:
+    end = Finish(report=REPORT)
+    node = Node("c")
+    node.wait(LEASE_S)
+    node.hear(end, LEASE_S, link=node.it.state.dial.link)
+    assert node.of(RunOver) == [RunOver(finish=end)]
+    leader = elected()
+    leader.see(Seated(line=("b", "c")), PROMISE_S)
+    leader.wait(PROMISE_S + 1.0)
+    link = leader.it.state.dial.link
+    leader.see(LinkUp(link=link, ours=True), PROMISE_S + 1.0)
+    assert leader.called()[-1] == "a", "the job's endpoint, where an agent may begin anew"
+    leader.hear(end, PROMISE_S + 1.0, link=link)
+    assert not leader.of(RunOver) and leader.it.mandate is not None
 
 
 def test_who_lost_its_endpoint_to_another_program_asks_those_whom_its_earlier_life_knew() -> None:

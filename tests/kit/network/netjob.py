@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -103,8 +104,10 @@ class Job:
         return int(self.wait_until(lambda: self.commands[name].events("AgentStarted"))[-1]["pid"])
 
     def signal(self, signum: int, *pids: int) -> None:
+        """To those that have not ended meanwhile, as a warm spare may have."""
         for pid in pids:
-            os.kill(pid, signum)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signum)
 
     def finish(self, *names: str, code: int = 0) -> None:
         """Let the ranks end; these hosts' agents must end with that code."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator
 
+from holdfast.core.job.report import JobReport
 from holdfast.core.machine import NEVER, Observation, Tick
 from holdfast.core.value import Value, fields_of, replace
 from holdfast.core.wire.links import Arrived, LinkDown, LinkUp
-from holdfast.core.wire.messages import Electorate, Leads, Past, Propose, Roster, Seek, Vote
+from holdfast.core.wire.messages import Electorate, Finish, Leads, Past, Propose, Roster, Seek, Vote
 from holdfast.rendezvous.election.leader_lease import promise_of
 from holdfast.rendezvous.election.messages import MemberLink, Reported
 from holdfast.rendezvous.election.succession import Succession
@@ -23,7 +24,6 @@ from holdfast.rendezvous.election.succession_state import (
     LeaderNamed,
     LeaseRenewed,
     Role,
-    RunIsOver,
     Seated,
     ServesOrigin,
     Setup,
@@ -35,6 +35,7 @@ from holdfast.rendezvous.election.witness_claims import Claimed
 
 LEASE_S = 3.0
 LINE = ("a", "b", "c")
+ENDED = JobReport(job="j", outcome="succeeded", exit_code=0, started_at_unix=0.0, ended_at_unix=1.0, reason="done", life="L")
 GUEST, OTHER_GUEST = 1 << 20, (1 << 20) + 1
 ROLES = tuple(Role)
 
@@ -89,7 +90,7 @@ def walk() -> set[Step]:
             after = _copied(before)
             did = after.observe(seen, at)
             heeded = bool(did) or _knows(after) != _knows(before)
-            if isinstance(seen, Reported) and not isinstance(seen, RunIsOver):
+            if isinstance(seen, Reported):
                 after.observe(Tick(), at)  # with which the node begins its next observation
             steps.add(Step(before=before.state.role, event=event, after=after.state.role, heeded=heeded))
             if (state := _state(after, at)) not in known:
@@ -220,8 +221,6 @@ def _reports(state: State) -> Iterator[tuple[str, Observation]]:
     yield "the coordinator says which run it leads", TakenIn(life="another")
     yield "the member's link comes up or breaks", MemberLink(up=not state.linked)
     yield "the node becomes a spare, or stops being one", SpareOrNot(is_spare=not state.is_spare)
-    if state.dial.to:
-        yield "the called node says how the run ended", RunIsOver()
     if not state.leads:
         return
     yield "a member of an older run calls this node as its coordinator", Knocked(roster=5, life="older")
@@ -238,6 +237,7 @@ def _said(state: State, now: float) -> Iterator[tuple[str, Observation]]:
         yield "the called node cannot be reached, or hangs up", LinkDown(link=state.dial.link, reason="", refused=True)
         leads = _leads(state, later=True)
         yield "`Leads`: another leads, in a later term", Arrived(link=state.dial.link, message=leads)
+        yield "`Finish`: the called node says how the run ended", Arrived(link=state.dial.link, message=Finish(report=ENDED))
         propose = Propose(term=state.term + 1, mark=now, roster=9)
         yield "`Propose`: the called node asks for a vote", Arrived(link=state.dial.link, message=propose)
     for later, event in ((True, "in a later term"), (False, "in an earlier term")):

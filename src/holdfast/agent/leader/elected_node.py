@@ -31,7 +31,7 @@ from holdfast.core.wire.links import Arrived, HangUp, LinkDown
 from holdfast.core.wire.messages import Past, Refused
 from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.coordinator.machine import Rendezvous
-from holdfast.rendezvous.election.messages import Follow, GiveUp, Lead, MemberLink, StepDown
+from holdfast.rendezvous.election.messages import Follow, GiveUp, Lead, MemberLink, RunOver, StepDown
 from holdfast.rendezvous.election.store_election import Election
 from holdfast.rendezvous.election.succession import Succession
 from holdfast.rendezvous.lease import FENCE_S
@@ -108,6 +108,9 @@ class ElectedNode(Node):
                     out += self._step_down(reason)
                 case Follow(endpoint=endpoint):
                     out += [*self._found_at(endpoint), *self._follow(endpoint, now)]
+                case RunOver(finish=finish):
+                    self.member.close()
+                    out += self._show(Told(message=finish), now)
                 case GiveUp(reason=reason, hint=hint):
                     out += self._show(Told(message=Refused(reason=reason, hint=hint)), now)
                 case _:

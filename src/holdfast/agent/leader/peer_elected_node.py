@@ -32,7 +32,7 @@ from holdfast.core.job.policy import Verdict
 from holdfast.core.machine import NEVER, Action, Observation, Record, Signalled, Tick
 from holdfast.core.value import replace
 from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp, Serving, Transmit
-from holdfast.core.wire.messages import Finish, Join, Leads, Leave, Message, Past, Renew, Renewed, Reply, Seek, Stopped, Vote
+from holdfast.core.wire.messages import Join, Leads, Leave, Message, Past, Renew, Renewed, Reply, Seek, Stopped, Vote
 from holdfast.rendezvous.coordinator.job import Phase
 from holdfast.rendezvous.coordinator.member_messages import renewed
 from holdfast.rendezvous.coordinator.membership import Seat
@@ -51,7 +51,6 @@ from holdfast.rendezvous.election.succession_state import (
     LeaderSeeks,
     LeaseRenewed,
     Role,
-    RunIsOver,
     Seated,
     ServesOrigin,
     SpareOrNot,
@@ -191,9 +190,6 @@ class PeerElectedNode(ElectedNode):
         """What is said between those who seek a coordinator; and what is said to us as to one. None: it goes its usual way."""
         if link == self.member.link:
             return self._from_the_leader(message, now)
-        if isinstance(message, Finish) and self.election.state.dial.uses(link):
-            self.member.close()  # the node that we sought knows how our run has ended
-            return [*self._elect(RunIsOver(), now), *self._from_member([Deliver(message=message)], now)]
         if link not in self.guests or isinstance(message, (Seek, Vote)):
             out: list[Action] = self._elect(Arrived(link=link, message=message), now)
             self._heed_the_roster(now)

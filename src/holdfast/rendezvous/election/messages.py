@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.core.machine import Action, Observation
-from holdfast.core.wire.messages import Past
+from holdfast.core.wire.messages import Finish, Past
 
 
 class Lead(Action):
@@ -23,6 +23,12 @@ class Follow(Action):
     """The coordinator is there."""
 
     endpoint: str
+
+
+class RunOver(Action):
+    """The run of the job that this node is in has ended: one that this node sought knows how."""
+
+    finish: Finish
 
 
 class GiveUp(Action):

@@ -27,7 +27,7 @@ from holdfast.rendezvous.election import following, forced, leading, seeking
 from holdfast.rendezvous.election.ballot import Ballot
 from holdfast.rendezvous.election.elector_memory import ElectorMemory, Keeping, Remembered, to_remember
 from holdfast.rendezvous.election.leader_lease import Mandate
-from holdfast.rendezvous.election.messages import Follow, ForceAsked, MemberLink, Reported
+from holdfast.rendezvous.election.messages import Follow, ForceAsked, MemberLink, Reported, RunOver
 from holdfast.rendezvous.election.succession_state import (
     AgentLeaves,
     JobEnded,
@@ -36,7 +36,6 @@ from holdfast.rendezvous.election.succession_state import (
     LeaderSeeks,
     LeaseRenewed,
     Role,
-    RunIsOver,
     Seated,
     ServesOrigin,
     Setup,
@@ -171,8 +170,6 @@ def transition(state: State, seen: Observation, now: float) -> Step:
             return following.renewed(state, roster, now)
         case TakenIn(life=life):
             return following.taken_in(state, life)
-        case RunIsOver():
-            return hung_up(state, now)
         case MemberLink(up=up):
             return replace(state, linked=up), []
         case SpareOrNot(is_spare=is_spare):
@@ -218,6 +215,9 @@ def _while_others_lead(state: State, seen: Observation, now: float) -> Step:
             return after, out if after.leader != state.leader else out + state.says_who_leads(link)
         case Arrived(link=state.dial.link, message=Leads() as leads) if following.is_in_reach(state, leads.term):
             return following.led_by(state, leads, now)
+        case Arrived(link=link, message=Finish() as finish) if state.dial.uses(link):
+            after, hangs_up = hung_up(state, now)
+            return after, [*hangs_up, RunOver(finish=finish)]
         case Arrived(link=link, message=Propose() as proposed) if state.dial.uses(link):  # over another our vote would be lost
             return asked_to_vote(state, proposed, now)
         case Arrived(link=link, message=Seek(elder=elder)) if elder:

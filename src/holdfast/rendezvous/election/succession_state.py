@@ -255,10 +255,6 @@ class JobEnded(Reported):
     """The job that this node leads has ended."""
 
 
-class RunIsOver(Reported):
-    """The dialled peer has said how our run ended."""
-
-
 class AgentLeaves(Reported):
     """This agent is about to end, and others go on: it leads no longer, and seeks nobody."""
 
