@@ -108,6 +108,23 @@ def test_garbage_inside_and_instead_of_tls_costs_nothing(job, ours):
     job.finish()
 
 
+def test_what_comes_after_a_goodbye_in_the_middle_of_tls_s_handshake_is_not_kept(job, ours):
+    """Without a certificate: nobody reads it any more, so each connection would hold all that is sent in ten seconds."""
+    job.begin(*ours.flags("a"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    coming, going = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        context.wrap_bio(coming, going).do_handshake()
+    goodbye = b"\x15\x03\x03\x00\x02\x01\x00"  # an alert: close_notify
+    peer = job.peer()
+    with pytest.raises(ConnectionError):
+        for _ in range(256):
+            peer.send(going.read() + goodbye * 9000)
+    job.said("it has closed TLS")
+    job.finish()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

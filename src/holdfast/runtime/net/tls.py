@@ -104,10 +104,14 @@ class Tunnel:
                 self.done = True
             while piece := self.object.read(1 << 16):
                 plain += piece
-        except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
-            pass
+        except ssl.SSLWantReadError:
+            return bytes(plain)
+        except ssl.SSLZeroReturnError:
+            pass  # as when `read` finds nothing more
         except ssl.SSLError as error:
             raise ProtocolError(_complaint(error)) from error
+        if not plain:  # nobody looks at what comes after such a goodbye, so it would be kept
+            raise ProtocolError("it has closed TLS")
         return bytes(plain)
 
     def answer(self) -> bytes:
