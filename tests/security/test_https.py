@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 import ssl
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from kit.ports import port_of
 httpx = pytest.importorskip("httpx", reason="httpx is not installed: pip install httpx")
 trustme = pytest.importorskip("trustme", reason="trustme is not installed: it makes the certificates")
 pytest.importorskip("starlette", reason="the extra `supervisor` is not installed")
+
+FILES = 1024  # That a process may open, as is usual.
 
 TOKEN = "look-" + "x" * 20
 
@@ -105,3 +109,23 @@ def test_files_that_are_of_no_use_are_said_at_the_start(holdfast, files, tmp_pat
     listen = ("--listen", "127.0.0.1:0") if command == "supervisor" else ()
     ended = holdfast.run(command, *listen, "--http", "127.0.0.1:0", "--state", tmp_path / "fleet", *flags(files))
     assert ended.returncode == 2 and said in ended.stderr and "Traceback" not in ended.stderr, ended.output
+
+
+def test_connections_that_stop_within_tls_s_handshake_keep_nobody_out(serve, files):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, hard))
+    try:
+        running, port = serve("--http-cert", files.both)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(4 * FILES, hard), hard))
+        trusting = ssl.create_default_context()
+        files.ca.configure_trust(trusting)
+        with ExitStack() as links:
+            for number in range(FILES + 100):
+                link = links.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+                with suppress(ConnectionError):
+                    link.sendall((b"", b"\x16\x03\x01\x02\x00")[number % 2])  # the beginning of a greeting
+            for _ in range(3):
+                assert httpx.get(f"https://localhost:{port}/healthz", verify=trusting, timeout=60).status_code == 200
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert "Traceback" not in running.stderr, running.stderr[-2000:]

@@ -12,6 +12,10 @@ from holdfast.supervisor.web.auth import refuse_an_open_door, tokens
 from holdfast.supervisor.web.serve import bind, missing
 from holdfast.supervisor.web.serve import run as serve
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
 HELP = "serve the supervisor's HTTP API and dashboard (`holdfast supervisor` does so by itself)"
 
 PORT = 29180
@@ -37,32 +41,32 @@ def http_arguments(parser: argparse.ArgumentParser, more: str) -> None:
     parser.add_argument("--http-key", metavar="FILE", help="its private key (otherwise in the same file)")
 
 
-def checked(options: argparse.Namespace) -> tuple[str, int, dict[str, str]]:
-    """Where to listen, and the tokens. UsageError: they make no sense."""
+def checked(options: argparse.Namespace) -> tuple[str, int, dict[str, str], SSLContext | None]:
+    """Where to listen, the tokens, and what HTTPS is served with. UsageError: they make no sense."""
     host, port = grammar.endpoint(options.http, "--http", default_port=PORT)
     known = tokens(options.http_token_file)
     refuse_an_open_door(host, known)
     if options.http_key and not options.http_cert:
         raise UsageError("--http-key needs --http-cert")
-    if options.http_cert:
-        from holdfast.runtime.net.tls import check_https  # ssl takes 20 ms, and few give a certificate
+    if not options.http_cert:
+        return host, port, known, None
+    from holdfast.runtime.net.tls import https  # ssl takes 20 ms, and few give a certificate
 
-        check_https(options.http_cert, options.http_key)
-    return host, port, known
+    return host, port, known, https(options.http_cert, options.http_key)
 
 
 def run(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
     if options.parent and not tied_to(options.parent):
         return 0
-    host, port, known = checked(options)
+    host, port, known, context = checked(options)
     if lacks := missing():
         raise UsageError(f"{lacks} are not installed", hint="pip install 'holdfast[supervisor]'")
     from holdfast.supervisor.web.app import Api  # it needs starlette, of the extra `supervisor`
 
-    api = Api(socket_of(options), known, secure=bool(options.http_cert))
+    api = Api(socket_of(options), known, secure=context is not None)
     listener = bind(host, port)
-    scheme = "https" if options.http_cert else "http"
+    scheme = "http" if context is None else "https"
     print(f"dashboard at {scheme}://{grammar.shown_endpoint(host, listener.getsockname()[1])}/", flush=True)
-    serve(api.app(), listener, options.http_cert, options.http_key)
+    serve(api.app(), listener, context)
     return 0

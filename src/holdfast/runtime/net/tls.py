@@ -37,9 +37,11 @@ def shelter(cert: str, key: str | None, ca: str) -> Callable[[bool], Tunnel]:
     return lambda ours: Tunnel(client if ours else server, ours=ours)
 
 
-def check_https(cert: str, key: str | None) -> None:
-    """UsageError: HTTPS cannot be served with these files."""
-    _show(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), cert, key, "--http")
+def https(cert: str, key: str | None) -> ssl.SSLContext:
+    """What serves HTTPS with these files. UsageError: they are of no use."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _show(context, cert, key, "--http")
+    return context
 
 
 def _load(context: ssl.SSLContext, cert: str, key: str | None, ca: str) -> None:

@@ -10,12 +10,14 @@ from holdfast.core.errors import HoldfastError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from starlette.applications import Starlette
 
 NEEDS = ("starlette", "uvicorn")
 
-BACKLOG = 512
-"""Connections that may wait while we are busy, or not yet there."""
+BACKLOG = 128
+"""Connections that may wait while we are busy, or not yet there. asyncio takes them all before it looks at any."""
 
 LONGEST_HEAD = 32 << 10
 """Bytes of a request's head."""
@@ -36,15 +38,16 @@ def bind(host: str, port: int) -> socket.socket:
         raise HoldfastError(f"--http: cannot listen at {where}: {error.strerror}", hint="choose another port") from error
 
 
-def run(app: Starlette, listener: socket.socket, certificate: str | None = None, key: str | None = None) -> None:
-    """Serve until SIGTERM or SIGINT."""
+def run(app: Starlette, listener: socket.socket, context: SSLContext | None = None) -> None:
+    """Serve until SIGTERM or SIGINT. `context`: of TLS; None: without."""
     import uvicorn
 
     from holdfast.supervisor.web.bounded_http import protocol  # uvicorn may be missing
 
     config = uvicorn.Config(
         app,
-        http=protocol(),
+        http=protocol(context),
+        backlog=BACKLOG,
         ws="none",
         loop="asyncio",
         lifespan="off",
@@ -55,7 +58,5 @@ def run(app: Starlette, listener: socket.socket, certificate: str | None = None,
         server_header=False,
         h11_max_incomplete_event_size=LONGEST_HEAD,
         timeout_graceful_shutdown=1,
-        ssl_certfile=certificate,
-        ssl_keyfile=key,
     )
     uvicorn.Server(config).run(sockets=[listener])
