@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 from kit.network.security_peer import Job
 
+from holdfast.core.wire.messages import StoreAsk
+from holdfast.rendezvous.kvstore.table import VALUE_BYTES
 from holdfast.runtime.net.addresses import origin
 from holdfast.runtime.net.frames import FRAME_BYTES
 from holdfast.runtime.peer_user import user_of
@@ -115,6 +117,25 @@ def test_long_messages_that_never_end_cost_some_hundred_megabytes(job: Job) -> N
     job.said("all such hold too much memory")
     restart(job, 2)
     assert rss_mb(job.agent.pid) < 400
+    job.finish(rounds=2)
+
+
+def test_long_answers_that_nobody_reads_cost_some_hundred_megabytes(job: Job) -> None:
+    """A few kilobytes of questions to the store, each answered with 8 MB: asked at once, or woken by one word."""
+    begin(job)
+    members = [job.peer() for _ in range(20)]
+    for number, peer in enumerate(members):
+        peer.prove("secure")
+        for ask in range(20):
+            peer.say(StoreAsk(node=f"n{number}", ask=ask, round=1, op="get", keys=("k",), wait_s=60))
+    writes = job.peer()
+    writes.prove("secure")
+    for ask in range(21):
+        op, values = ("get", ()) if ask else ("set", (bytes(VALUE_BYTES),))
+        writes.say(StoreAsk(node="writes", ask=ask, round=1, op=op, keys=("k",), values=values))
+    job.said("it does not read what it is told")
+    restart(job, 2)
+    assert rss_mb(job.agent.pid) < 600
     job.finish(rounds=2)
 
 

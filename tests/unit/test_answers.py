@@ -25,7 +25,7 @@ def agent(sent: list[Any]) -> Agent:
     agent.answers = []
     agent.host = SimpleNamespace(unix=lambda: 0.0)  # type: ignore[assignment]
     agent.network = SimpleNamespace(  # type: ignore[assignment]
-        transmit_all=lambda those: sent.append(list(those)), perform=lambda action: sent.append(action) or []
+        transmit_all=lambda those: sent.append(list(those)) or [], perform=lambda action: sent.append(action) or []
     )
     return agent
 

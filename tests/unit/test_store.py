@@ -53,7 +53,7 @@ class Desk:
 
     def nothing_left(self) -> bool:
         machine = self.machine
-        return not machine.waiters and not machine.by_key and machine.count == 0
+        return not machine.waiters and not machine.by_key and not machine.turns and machine.count == 0
 
 
 @pytest.fixture
@@ -97,6 +97,29 @@ def test_a_broken_link_takes_its_waiters_with_it(desk):
     desk.ask("get", "a", "b", link=1, ask=2, wait_s=9.0)
     assert desk.machine.observe(LinkDown(link=1, reason="gone"), 0.0) == []
     assert desk.nothing_left() and desk.set("a") == [] and desk.tick(10.0) == []
+
+
+def test_long_answers_come_at_a_pace_and_to_each_link_in_turn(desk):
+    desk.set("k", bytes(module.BYTES_PER_S // 20))
+    for link in (1, 2):
+        for ask in (1, 2, 3):
+            desk.ask("get", "k", link=link, ask=ask, wait_s=5.0)
+    told: list[tuple[int, int]] = []
+    while desk.machine.deadline() < NEVER:
+        desk.now = max(desk.now, desk.machine.deadline())
+        told += [(link, answer.ask) for link, answer in desk.tick(desk.now)]
+    assert told == [(1, 2), (2, 1), (1, 3), (2, 2), (2, 3)]  # (1, 1) was answered at once
+    assert 0.2 <= desk.now <= 0.3 and desk.nothing_left()
+
+
+def test_whom_one_word_wakes_in_thousands_is_answered_at_that_pace_and_a_broken_link_takes_its_turns_with_it(desk):
+    for link in range(10_000):
+        desk.ask("get", "k", link=link, wait_s=60.0)
+    at_once = len(desk.set("k"))
+    assert 0 < at_once < 5000
+    for link in range(5000, 10_000):
+        desk.machine.observe(LinkDown(link=link, reason="gone"), desk.now)
+    assert len(desk.tick(10.0)) + len(desk.tick(20.0)) == 5000 - at_once and desk.nothing_left()
 
 
 def test_a_key_deleted_while_others_are_awaited_is_awaited_again(desk):

@@ -339,8 +339,9 @@ class Agent:
     def _send_answers(self) -> None:
         if self.answers:
             assert self.network is not None, "a job of one node has no links"
-            self.network.transmit_all(self.answers)
-            self.answers = []
+            answers, self.answers = self.answers, []
+            for seen in self.network.transmit_all(answers):
+                self._tell_or_keep(seen)
 
     def _progress_at_unix(self) -> float:
         """When the watchdog last looked. Without one, now: nothing could be stuck."""

@@ -51,8 +51,8 @@ class Links(Protocol):
     def connect(self, link: int, endpoint: str = "") -> list[Observation]:
         """Begin a link to `endpoint`, or to the job's; what can be told at once is returned."""
 
-    def transmit(self, link: int, message: Message) -> None:
-        """Send a message; it is lost when the link is down."""
+    def transmit(self, link: int, message: Message) -> list[Observation]:
+        """Send a message; it is lost when the link is down. Links that go for it are returned."""
 
     def hang_up(self, link: int) -> None:
         """Say no more over a link; it goes down once everything has been sent."""

@@ -272,9 +272,10 @@ class SimLinks:
         self.ether.connect(self, link, endpoint or ENDPOINT, self.ether.timeline.now + HANDSHAKE_S)
         return []
 
-    def transmit(self, link: int, message: Message) -> None:
+    def transmit(self, link: int, message: Message) -> list[Observation]:
         if (side := self.sides.get(link)) is not None:
             side.say(message)
+        return []
 
     def hang_up(self, link: int) -> None:
         if (side := self.sides.get(link)) is None:

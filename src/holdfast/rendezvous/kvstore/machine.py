@@ -1,17 +1,20 @@
 """What do the agents of a round tell one another? Keys and values that the coordinator keeps for them, one table per round.
 
     Arrived(StoreAsk) ──▶ ┌───────────┐ ──▶ Transmit(StoreAnswer), at once
-    LinkDown          ──▶ │ KeyValues │         or when the keys are there, or `wait_s` is over, or the round
-    Tick              ──▶ └───────────┘
+    LinkDown          ──▶ │ KeyValues │         or when the keys are there, or `wait_s` is over, or the round;
+    Tick              ──▶ └───────────┘         later where much is answered: each link in turn
 
 What an operation does is `rendezvous.kvstore.table`'s; here is who waits, how long, and in which round. Those who wait are
 limited in number, as the tables are in size, so that no agent can fill the coordinator's memory; a waiter goes with its link.
+A short question may have a long answer, and one word may wake thousands: answers have a pace, which leaves the coordinator time
+for its leases.
 With the start of a round the tables of those before the last go, and who still waits there is told so.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Iterable
 
 from holdfast.core.machine import NEVER, Action, Observation, Tick
@@ -25,6 +28,9 @@ WRITING = ("set", "add", "append", "compare_set", "push")  # Operations that oth
 LONGEST_WAIT_S = 7 * 86400.0
 """A longer wait is cut to this: no asker may give its coordinator a time beyond any clock."""
 WAITERS, WAITED_KEYS = 1 << 16, 1 << 19  # At most so many unanswered operations, and keys that they name together.
+BYTES_PER_S, BURST_S = 128 << 20, 0.05
+"""Of answers. To make so many takes less than half of a processor's time. So much of that time is given at once."""
+ANSWER_BYTES = 2048  # What an answer costs beyond its values, in their bytes.
 NAMED = 10  # At most so many missing keys are named in a message.
 
 
@@ -53,20 +59,27 @@ class KeyValues:
         """(round, key) → who misses it, in the order of their coming"""
         self.due: list[tuple[float, int, int]] = []
         """(until, link, ask): a heap; those answered meanwhile stay in it until their time."""
+        self.turns: dict[int, deque[tuple[float, StoreAsk]]] = {}
+        """link → until when it would wait for its keys, and what it asks, where much is answered; whose turn is next, first"""
+        self.paid_at = 0.0  # When all that was answered will have had its time.
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
         match seen:
             case Arrived(link=link, message=StoreAsk() as ask):
-                return self._asked(link, ask, now)
+                until = now + min(ask.wait_s, LONGEST_WAIT_S)
+                if self._is_busy(now) or link in self.turns:
+                    return self._take_turn(link, ask, until)
+                return self._asked(link, ask, until, now)
             case LinkDown(link=link):
+                self.count -= len(self.turns.pop(link, ()))
                 for waiter in list(self.waiters.get(link, {}).values()):
                     self._forget(waiter)
             case Tick():
-                return self._late(now)
+                return self._late(now) + self._go_on(now)
         return []
 
     def deadline(self) -> float:
-        return self.due[0][0] if self.due else NEVER
+        return min(self.due[0][0] if self.due else NEVER, self.paid_at - BURST_S if self.turns else NEVER)
 
     def begin_round(self, number: int) -> list[Action]:
         """From now on `number` is the newest round. Its predecessor's keys stay: an agent may be about to read there."""
@@ -76,9 +89,40 @@ class KeyValues:
         late = [waiter for asks in self.waiters.values() for waiter in asks.values() if waiter.ask.round < number - 1]
         return [self._answered(waiter, self._over(waiter.ask)) for waiter in late]
 
+    # --- at a pace --------------------------------------------------------------------------------------------------------
+
+    def _is_busy(self, now: float) -> bool:
+        return self.paid_at - BURST_S > now  # as `deadline` says it
+
+    def _take_turn(self, link: int, ask: StoreAsk, until: float) -> list[Action]:
+        if self.count >= WAITERS:
+            return [_to(link, self._full(ask))]
+        self.turns.setdefault(link, deque()).append((until, ask))
+        self.count += 1
+        return []
+
+    def _go_on(self, now: float) -> list[Action]:
+        """Answer those whose turn it is."""
+        out: list[Action] = []
+        while self.turns and not self._is_busy(now):
+            link, asks = next(iter(self.turns.items()))
+            del self.turns[link]
+            until, ask = asks.popleft()
+            if asks:
+                self.turns[link] = asks
+            self.count -= 1
+            out += self._asked(link, ask, until, now)
+        return out
+
+    def _done(self, table: Table, link: int, ask: StoreAsk, now: float) -> Action:
+        answer = table.done(ask)
+        cost = ANSWER_BYTES + sum(map(len, answer.values))
+        self.paid_at = max(self.paid_at, now) + cost / BYTES_PER_S
+        return _to(link, answer)
+
     # --- asked ----------------------------------------------------------------------------------------------------------
 
-    def _asked(self, link: int, ask: StoreAsk, now: float) -> list[Action]:
+    def _asked(self, link: int, ask: StoreAsk, until: float, now: float) -> list[Action]:
         if ask.round < self.round - 1:
             return [_to(link, self._over(ask))]
         # One ahead, since who follows a coordinator that has just moved may know of a round before it does; no more tables.
@@ -88,8 +132,11 @@ class KeyValues:
         table = self.tables.get(ask.round) or self.tables.setdefault(ask.round, Table(self.room))
         missing = self._missing(table, ask)
         if missing:
-            return self._wait(Waiter(link, ask, now + min(ask.wait_s, LONGEST_WAIT_S)), missing, now)
-        return [_to(link, table.done(ask)), *self._woken(ask)]
+            return self._wait(Waiter(link, ask, until), missing, now)
+        return [self._done(table, link, ask, now), *self._woken(ask, now)]
+
+    def _full(self, ask: StoreAsk) -> StoreAnswer:
+        return refusal(ask, FULL, f"{self.count} operations wait here already")
 
     def _over(self, ask: StoreAsk) -> StoreAnswer:
         return refusal(ask, OVER, f"round {ask.round} is over: the job is in round {self.round}")
@@ -106,7 +153,7 @@ class KeyValues:
         if now >= waiter.until:
             return [_to(waiter.link, _too_late(waiter.ask, missing))]
         if self.count >= WAITERS or self.keys + len(waiter.ask.keys) > WAITED_KEYS:
-            return [_to(waiter.link, refusal(waiter.ask, FULL, f"{self.count} operations wait here already"))]
+            return [_to(waiter.link, self._full(waiter.ask))]
         mine = self.waiters.setdefault(waiter.link, {})
         if waiter.ask.ask in mine:
             return [_to(waiter.link, refusal(waiter.ask, WRONG, "two operations of one number"))]
@@ -126,7 +173,7 @@ class KeyValues:
         for key in sorted(missing):
             self.by_key.setdefault((waiter.ask.round, key), {})[waiter] = None
 
-    def _woken(self, written: StoreAsk) -> list[Action]:
+    def _woken(self, written: StoreAsk, now: float) -> list[Action]:
         """Answer those who were waiting for what has just been written."""
         out: list[Action] = []
         if written.op not in WRITING:
@@ -140,8 +187,12 @@ class KeyValues:
                 again = self._missing(table, waiter.ask)  # a key may have been deleted, or an item taken, meanwhile
                 if again:
                     self._miss(waiter, again)
+                    continue
+                self._forget(waiter)
+                if self._is_busy(now):
+                    self._take_turn(waiter.link, waiter.ask, waiter.until)
                 else:
-                    out.append(self._answered(waiter, table.done(waiter.ask)))
+                    out.append(self._done(table, waiter.link, waiter.ask, now))
         return out
 
     def _late(self, now: float) -> list[Action]:

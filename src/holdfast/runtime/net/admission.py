@@ -71,7 +71,7 @@ CROWD, YOUNG_S = 16, 1.0
 """While no address has more guests without proof than `CROWD`, these are many nodes that come at once: those who come next
 wait in the kernel's queue, until the oldest has had `YOUNG_S` for its proof."""
 
-HELD_BYTES = 128 << 20  # Of messages that have not come whole, from all guests together: eight of the largest.
+HELD_BYTES = 128 << 20  # Of messages that have not come whole, or are not read, of all guests together: eight of the largest.
 
 OWN_FILES, OWN_SHARE = 256, 4  # Descriptors that no guest gets: so many, and no more than a quarter of all.
 
@@ -106,7 +106,7 @@ class Seat:
     def __init__(self, origin: str, address: str, came_at: float) -> None:
         self.origin, self.address, self.came_at = origin, address, came_at
         self.state = STRANGER
-        self.held = 0  # Bytes of a message that has not come whole.
+        self.held = 0  # Bytes of messages that have not come whole, or are not read.
 
     def becomes(self, state: int) -> None:
         """It is known better."""
@@ -166,7 +166,7 @@ class Admission(Generic[Guest]):
         self.limits = limits
         self._seats: dict[Guest, Seat] = {}
         self._in: tuple[Crowd[Guest], ...] = (Crowd(), Crowd(), Crowd())  # By state.
-        self._holding: dict[Guest, Seat] = {}  # Who has sent part of a message; who began first, first.
+        self._holding: dict[Guest, Seat] = {}  # Who has sent part of a message, or reads none; who began first, first.
         self._held = 0
         self._room = limits.in_all  # Guests that there are descriptors for, as it was last.
         self._lock = allocate_lock()
@@ -204,7 +204,7 @@ class Admission(Generic[Guest]):
             self._remove(guest)
 
     def hold(self, guest: Guest, size: int) -> list[Guest]:
-        """So many bytes have come of a message that is not whole: who has to go, since all together hold too many."""
+        """So many bytes are held for it: who has to go, since they are too many for all together."""
         gone: list[Guest] = []
         with self._lock:
             if (seat := self._seats.get(guest)) is None or seat.held == size:

@@ -47,7 +47,7 @@ BACKLOG = 4096  # Connections waiting to be accepted: thousands come after a res
 
 LISTEN_TRIES = 100  # To serve an address. Each takes microseconds.
 
-UNSENT_BYTES = 4 * FRAME_BYTES  # For a member that does not read; its lease ends long before.
+UNSENT_BYTES = 4 * FRAME_BYTES  # For who does not read; a member's lease ends long before.
 
 READ_BYTES, LEAST_BYTES = 1 << 16, 1 << 11
 """Taken in of one link at a time, so that others are heard meanwhile; and where many have come to us and have something to say
@@ -158,7 +158,7 @@ class Network:
         """Do what a machine wants done with a link; what can be told at once is returned."""
         match action:
             case Transmit(link=link, message=message, more=more):
-                self.transmit(link, message, more=more)
+                return self.transmit(link, message, more=more)
             case Connect(link=link, endpoint=endpoint, may_serve=may_serve):
                 return self.connect(link, endpoint, may_serve=may_serve)
             case HangUp(link=link):
@@ -204,8 +204,8 @@ class Network:
             self.host.complain(str(error))
             return False
 
-    def transmit(self, link: int, message: Message, *, more: bool = False) -> None:
-        """Send a message; it is lost when the link is down. `more`: with the next one."""
+    def transmit(self, link: int, message: Message, *, more: bool = False) -> list[Observation]:
+        """Send a message; it is lost when the link is down. `more`: with the next one. Who goes for that is returned."""
         if link in self.loopback.pairs:
             self.loopback.say(link, message)
         elif (wire := self.wires.get(link)) and not wire.closing:
@@ -213,15 +213,31 @@ class Network:
                 self.encoded = message, encode(message, FRAME_BYTES - SEAL_BYTES)
             wire.say(self.encoded[1])
             if not wire.connecting and not more:
-                wire.flush()  # a failure shows again as an event of the socket
+                return self._flushed(wire)
+        return []
 
-    def transmit_all(self, those: Sequence[Transmit]) -> None:
+    def transmit_all(self, those: Sequence[Transmit]) -> list[Observation]:
         """Send many messages: all are made ready before the first goes, for the reason that `LinkPool` gives."""
         for one in those:
             self.transmit(one.link, one.message, more=True)
+        seen: list[Observation] = []
         for one in those:
             if (wire := self.wires.get(one.link)) and not wire.connecting:
-                wire.flush()
+                seen += self._flushed(wire)
+        return seen
+
+    def _flushed(self, wire: Wire) -> list[Observation]:
+        """Send what can be now, where a failure shows again as an event of the socket. Who goes for what cannot be?"""
+        wire.flush()
+        if len(wire.unsent) > UNSENT_BYTES:
+            return self._lost(wire, "it does not read what it is told", bad=True)
+        return self._weighed(wire) if wire.unsent else []
+
+    def _weighed(self, wire: Wire) -> list[Observation]:
+        """Who has to go for what is held for all that have come to us?"""
+        why = "it sends a long message slowly, or does not read what it is told, and all such hold too much memory"
+        gone = [] if wire.ours else self.guests.hold(wire, wire.weight)
+        return [seen for one in gone for seen in self._lost(one, why, bad=True)]
 
     def hang_up(self, link: int) -> None:
         """Say no more over a link; it goes down once everything has been sent and the other side has closed it too."""
@@ -351,8 +367,10 @@ class Network:
     def _ready(self, wire: Wire, events: int) -> list[Observation]:
         if failed := wire.connected():
             return self._lost(wire, failed)
-        if events & select.EPOLLOUT and (failed := wire.flush()):
-            return self._lost(wire, failed)
+        if events & select.EPOLLOUT:
+            if failed := wire.flush():
+                return self._lost(wire, failed)
+            self._weighed(wire)  # nobody goes for what has become less
         if events & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR):
             return self._read(wire)
         return []
@@ -398,11 +416,10 @@ class Network:
                 seen += self._heard(wire, payload)
         except ProtocolError as error:
             return seen + self._turned_away(wire, error)
-        if wire.unsent and not wire.connecting:
-            wire.flush()
-        if len(wire.unsent) > UNSENT_BYTES:
-            return seen + self._lost(wire, "it sends and does not read", bad=True)
-        return seen + self._owed(wire, seen) if wire.owes or wire.held else seen
+        gone = self._flushed(wire) if wire.unsent and not wire.connecting else []
+        if wire.link in self.wires and (wire.owes or wire.held):
+            gone += self._owed(wire, seen)
+        return seen + gone
 
     def _owed(self, wire: Wire, seen: list[Observation]) -> list[Observation]:
         """A guest has said something, or part of it: until when the rest is due, and who has to go for what is held."""
@@ -413,8 +430,7 @@ class Network:
             self.guests.speak(wire)
         if heard or not wire.owes:
             self._due_by(wire, self.host.now() + HANDSHAKE_S if wire.held else NEVER)
-        why = "it sends a long message slowly, and all such hold too much memory"
-        return [seen for gone in self.guests.hold(wire, wire.held) for seen in self._lost(gone, why, bad=True)]
+        return self._weighed(wire)
 
     def _due_by(self, wire: Wire, until: float) -> None:
         self.timed.pop(wire.link, None)  # to the end of the line
@@ -454,7 +470,7 @@ class Network:
         why = f"{request.kind} is refused: this job has no token, so who asks could be anybody ({REMEDY})"
         self.rejections.note(wire.peer, f"an order from {wire.peer}: {why}", self.host.now())
         if request.ask is not None:
-            self.transmit(wire.link, Reply(ask=request.ask, ok=False, text=why))
+            self.transmit(wire.link, Reply(ask=request.ask, ok=False, text=why), more=True)
 
     def _turned_away(self, wire: Wire, error: ProtocolError) -> list[Observation]:
         """One of us turns the other away. Who came to us hears why, and closes: it looks whose process says so."""

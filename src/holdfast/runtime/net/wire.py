@@ -74,6 +74,11 @@ class Wire(Channel):
         """Somebody who came to us and has proved nothing."""
         return not self.ours and not self.is_proven
 
+    @property
+    def weight(self) -> int:
+        """Bytes that are held for it: of a message that has not come whole, and of those that it leaves unread."""
+        return self.held + (len(self.unsent) if len(self.unsent) >= PAUSE_BYTES else 0)
+
     def owe(self, until: float) -> None:
         """Its first word, or the rest of one, is due by then; NEVER: it owes nothing."""
         self.owes, self.until = until != NEVER, until
