@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import grpc
 import pytest
@@ -309,6 +310,14 @@ def test_an_agent_without_a_token_proves_nothing_to_another_user_who_has_the_end
         assert "master" not in job.stdout
 
 
+@pytest.fixture
+def shared_folder() -> Iterator[Path]:
+    """One that everybody may write to."""
+    with TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o777)
+        yield Path(folder)
+
+
 @pytest.mark.root
 @pytest.mark.parametrize("is_link", [False, True], ids=["a file", "a link"])
 def test_a_log_that_another_user_has_put_there_is_not_written_to(tmp_path, is_link):
@@ -322,6 +331,32 @@ def test_a_log_that_another_user_has_put_there_is_not_written_to(tmp_path, is_li
     with pytest.raises(OSError):
         open_log(str(log))
     assert secret.read_text() == "mine"
+
+
+READS = """
+import os, sys, time
+os.mkfifo(sys.argv[1], 0o622)
+pipe = os.open(sys.argv[1], os.O_RDONLY | os.O_NONBLOCK) if sys.argv[2] == "reads" else None
+print("it is there", flush=True)
+while True:
+    time.sleep(0.02)
+    try:
+        pipe and os.write(1, os.read(pipe, 1 << 16))
+    except BlockingIOError:
+        pass
+"""
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("reads", [False, True], ids=["that nobody reads", "that is read"])
+def test_nor_to_its_pipe_for_whose_reader_no_job_waits(holdfast, script, shared_folder, reads):
+    pipe = shared_folder / "train_cycle0.log"
+    with beside(READS, pipe, "reads" if reads else "waits") as other:
+        more = "--ft-per-cycle-applog-prefix", shared_folder / "train.log"
+        ended = holdfast.run("ft_launcher", *more, script("print('a secret of mine')"))
+        other.kill()
+        assert other.stdout is not None and not other.stdout.read()
+    assert ended.returncode == 0 and "it belongs to another user" in ended.stderr, ended.stderr
 
 
 def test_a_log_of_our_own_may_be_a_link(tmp_path):

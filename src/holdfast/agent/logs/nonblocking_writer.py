@@ -118,24 +118,26 @@ def _own(fd: int) -> tuple[int, bool]:
 
 def open_log(path: str) -> int:
     """The log at that path, to append to; it is made where there is none, and its folder, for this user
-    only. OSError: it cannot be, or it is another user's, or a link that another user has put there."""
+    only. OSError: it cannot be, or another user has put something there: a file, a link or a pipe."""
     make_folder(os.path.dirname(path))
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    follow = 0 if _is_trusted(path) else os.O_NOFOLLOW
-    fd = os.open(path, flags | follow, 0o600)
-    made = os.fstat(fd)
-    if stat.S_ISREG(made.st_mode) and not is_ours(made.st_uid):
+    try:
+        _refuse_anothers(os.lstat(path), path)
+    except FileNotFoundError:
+        flags |= os.O_NOFOLLOW | os.O_NONBLOCK  # what somebody puts there now is neither followed nor waited for
+    fd = os.open(path, flags, 0o600)
+    try:
+        _refuse_anothers(os.fstat(fd), path)
+    except OSError:
         os.close(fd)
-        raise PermissionError(errno.EPERM, f"it belongs to another user (uid {made.st_uid})", path)
+        raise
     return fd
 
 
-def _is_trusted(path: str) -> bool:
-    """Whether a link lies there that this user, or root, has made."""
-    try:
-        return is_ours(os.lstat(path).st_uid)
-    except FileNotFoundError:
-        return False
+def _refuse_anothers(seen: os.stat_result, path: str) -> None:
+    """OSError: that is another user's, and no terminal."""
+    if not stat.S_ISCHR(seen.st_mode) and not is_ours(seen.st_uid):
+        raise PermissionError(errno.EPERM, f"it belongs to another user (uid {seen.st_uid})", path)
 
 
 class Stderr:
