@@ -165,6 +165,18 @@ def test_what_others_could_have_put_into_a_state_directory_is_not_used(tmp_path)
     assert not open_to_others(jobs)
 
 
+@pytest.mark.root
+@pytest.mark.parametrize("mode", [0o770, 0o777])
+def test_nor_is_a_folder_for_jobs_that_another_member_of_our_group_has_put_there(tmp_path, mode):
+    jobs = tmp_path / "state" / "jobs"
+    jobs.mkdir(parents=True)
+    jobs.chmod(0o777)
+    os.chown(jobs, NOBODY, NOBODY)
+    jobs.parent.chmod(mode)
+    with pytest.raises(UsageError, match=f"belongs to uid {NOBODY}"):
+        state_dir.open_job(str(jobs.parent), "train", "n1")
+
+
 SHOWS_ITS_ENVIRONMENT = """
 import os, time
 print("|".join(name for name, value in os.environ.items() if "hush" in value), "end", flush=True)

@@ -53,6 +53,19 @@ def test_what_others_have_made_of_a_file_holds_nobody_up(tmp_path):
     assert not complaints and told(tmp_path, 1)["active_nodes"] == "n1"
 
 
+@pytest.mark.parametrize("is_pipe", [False, True], ids=["a file elsewhere", "a pipe"])
+def test_a_link_of_somebody_else_s_has_nothing_changed_elsewhere_and_holds_nobody_up(tmp_path, is_pipe):
+    names, complaints, settings = InfoNames(str(tmp_path / "infos"), "job", {}), [], tmp_path / "settings.json"
+    (tmp_path / "infos").mkdir()
+    settings.write_text('{"mine": 1}')
+    if is_pipe:
+        os.mkfifo(tmp_path / "infos" / "pipe")
+    os.symlink("pipe" if is_pipe else settings, tmp_path / "infos" / "cycle_info.job.current")
+    CycleInfo(names, None, complaints.append, IoThread(patience_s=5.0)).begin(0, 1000.0, active=["n1"], standby=[])
+    assert told(tmp_path / "infos", 0)["active_nodes"] == "n1"
+    assert settings.read_text() == '{"mine": 1}' and not complaints
+
+
 def test_a_full_disk_is_left_no_half_file(tmp_path):
     names, complaints = InfoNames(str(tmp_path), "job", {}), []
     (tmp_path / "cycle_info.job.0.0").mkdir()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -22,6 +23,7 @@ from holdfast.core.resolve.hostlist import compress, expand
 from holdfast.rendezvous.coordinator.job import Phase
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.coordinator.membership import Seat, SeatState
+from holdfast.runtime.peer_user import is_ours
 from holdfast.runtime.private_files import make_folder, private
 from holdfast.telemetry.record.io_thread import IoThread
 from holdfast.telemetry.report.phrasing import iso
@@ -138,9 +140,13 @@ class CycleInfo:
 
 
 def _end_what_is_open(current: str, at_unix: float) -> None:
-    """End the cycle of a coordinator that could not."""
+    """End the cycle of a coordinator that could not. Where others may write to the folder, the link may be theirs: it counts
+    only if it leads to a file beside it that is this user's."""
     try:
-        path = os.path.join(os.path.dirname(current), os.readlink(current))
+        path = os.path.join(os.path.dirname(current), os.path.basename(os.readlink(current)))
+        seen = os.lstat(path)
+        if not stat.S_ISREG(seen.st_mode) or not is_ours(seen.st_uid):
+            return
         with open(path, encoding="utf-8") as file:
             about = json.load(file)
     except (OSError, ValueError):

@@ -120,7 +120,7 @@ def make_home(home: str) -> str:
     make_folder(home)
     if is_in_the_open := bool(os.stat(os.path.dirname(home)).st_mode & stat.S_IWOTH):
         _refuse_a_strangers(home)
-    is_open = is_in_the_open or bool(os.stat(home).st_mode & stat.S_IWOTH)
+    is_open = is_in_the_open or bool(os.stat(home).st_mode & 0o022)
     if is_in_the_open:
         _close_to_others(home)
     jobs = os.path.join(home, "jobs")
