@@ -121,6 +121,17 @@ def test_a_reason_that_is_no_text_is_refused_and_the_job_goes_on(holdfast, wait_
     assert job.wait().returncode == 1
 
 
+def test_a_grace_that_is_no_time_is_refused_and_the_job_goes_on(holdfast, wait_until) -> None:
+    job = holdfast.start("run", "--no-python", "sleep", 60)
+    [(folder, node)] = wait_until(lambda: [(str(job), node) for job in holdfast.jobs() for node in running_nodes(str(job))])
+    wait_until(lambda: holdfast.events("WorkerStarted"))
+    for said in (10**400, float("inf"), float("nan"), -1, "5"):
+        told = ask(folder, node, {"ask": "stop", "grace_s": said})
+        assert not told["ok"] and "which is not a number of seconds" in told["error"]
+    assert ask(folder, node, {"ask": "stop", "grace_s": 5})["ok"]
+    assert job.wait().returncode == 1 and "Traceback" not in job.stderr
+
+
 @pytest.mark.usefixtures("agent")
 def test_what_cannot_be_done_is_refused_with_a_reason(tmp_path: Path) -> None:
     assert ask(str(tmp_path), "n1", {"ask": "fly"}, PATIENCE_S) == {"ok": False, "error": "what is fly?"}

@@ -13,6 +13,7 @@ from holdfast.agent.disk_thread import DiskThread
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import StopAsked, ToCoordinator
 from holdfast.agent.group.state import Phase
+from holdfast.core.config.grammar import LONGEST_S
 from holdfast.core.errors import UsageError
 from holdfast.core.job.injection import injection
 from holdfast.core.machine import NEVER, Observation, Signalled
@@ -129,10 +130,9 @@ class ControlHandler(Component):
                 request.reply(self._nodes())
                 return []
             case "stop":
-                grace, reason = request.arguments.get("grace_s"), _reason(request)
+                stop = StopAsked(reason=_reason(request), grace_s=_grace_s(request))
                 request.reply({})
-                grace_s = float(grace) if isinstance(grace, (int, float)) and grace >= 0 else None
-                return [StopAsked(reason=reason, grace_s=grace_s)]
+                return [stop]
             case "signal":
                 return self._signal(request)
             case "restart":
@@ -281,6 +281,16 @@ class ControlHandler(Component):
                 for seat in group.workers.values()
             ],
         }
+
+
+def _grace_s(request: Request) -> float | None:
+    """Seconds from SIGTERM to SIGKILL. None: as the job was launched. UsageError: it is no such time."""
+    said = request.arguments.get("grace_s")
+    if said is None:
+        return None
+    if not isinstance(said, (int, float)) or not 0 <= said <= LONGEST_S:
+        raise UsageError(f"grace_s is {str(said)[:40]}, which is not a number of seconds from 0 to {LONGEST_S:g}")
+    return float(said)
 
 
 def _reason(request: Request) -> str:
