@@ -14,7 +14,7 @@ from kit.stages.round_stage import Job, kinds
 
 from holdfast.agent.group.messages import Ending, SignalWorkers
 from holdfast.agent.group.stopping import LAST_WORDS_S
-from holdfast.core.job.ends import LEFT, Exited, cause_of
+from holdfast.core.job.ends import LEFT, TRACEBACK, Exited, cause_of, in_one_line
 from holdfast.core.job.events import FailureSeen
 from holdfast.core.job.failure import Cause, Evidence, Failure, describe, in_order
 from holdfast.core.machine import Tick
@@ -62,6 +62,26 @@ def test_every_end_has_a_sentence(name: str) -> None:
     cause, message = cause_of(code, Evidence(**seen))
     failure = Failure(node="n1", rank=1, local_rank=0, exitcode=code, at_unix=0.0, cause=cause, message=message)
     assert describe(failure) == f"rank 1 (local 0) on n1 {sentence}"
+
+
+def test_an_error_that_another_process_handed_on_is_told_by_its_own_words() -> None:
+    shape = "RuntimeError: stack expects equal sizes\n  got [3]\nand [4]"
+    inner = f'{TRACEBACK}:\n  File "worker.py", line 1, in loop\n    fetch()\n'
+    loader = f"RuntimeError: Caught RuntimeError in DataLoader worker process 1.\nOriginal {inner}{shape}\n"
+    said = "RuntimeError: Caught RuntimeError in DataLoader worker process 1. RuntimeError: stack expects equal sizes   got [3] and [4]"
+    assert in_one_line(loader) == said
+    pool = f'"""\n{inner}KeyError: 0\n\nDuring handling of the above exception, another exception occurred:\n\n{inner}{shape}\n"""'
+    assert in_one_line(pool).endswith('""" RuntimeError: stack expects equal sizes   got [3] and [4] """')
+    cut = cause_of(-15, Evidence(last_words=" ".join(loader[:150].split())))
+    assert cut == (Cause.EXCEPTION, "RuntimeError: Caught RuntimeError in DataLoader worker process 1.")
+    assert in_one_line(f"{TRACEBACK}:") == f"{TRACEBACK}:"
+
+
+def test_what_argparse_says_is_diagnosed() -> None:
+    said = PYTHON | {"last_line": "train.py: error: the following arguments are required: --lr"}
+    cause, message = cause_of(2, Evidence(**said))
+    found = diagnose([failure(rank, exitcode=2, cause=cause, message=message) for rank in (0, 1)])
+    assert (found.rule, found.everywhere) == ("python-usage", True)
 
 
 def failure(rank: int = 0, node: str = "a", **more: Any) -> Failure:

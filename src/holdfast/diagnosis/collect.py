@@ -9,6 +9,7 @@ from functools import cache
 from signal import SIGKILL
 
 from holdfast.core.errors import UsageError
+from holdfast.core.job.ends import QUOTED
 from holdfast.core.job.failure import NO_OOM_KILL, Cause, Failure, guilty
 from holdfast.core.job.finding import Class, Finding
 from holdfast.core.value import replace
@@ -55,7 +56,7 @@ def of_failures(failures: Sequence[Failure], rules: Rules) -> Evidence:
 def _words_of(failure: Failure, rules: Rules) -> list[Sighting]:
     """What its log's last lines say, and then its traceback and message."""
     speaker = Speaker(rank=max(failure.rank, 0), local=failure.local_rank, node=failure.node, pid=failure.pid)
-    last = "\n".join(filter(None, (failure.traceback, failure.message)))
+    last = "\n".join(filter(None, (failure.traceback, failure.message.removeprefix(QUOTED))))
     ended = of_text(last, rules, source=failure.error_file or failure.log_path or "", speaker=speaker).sightings
     logged = of_text("\n".join(failure.log_tail), rules, source=failure.log_path or "", speaker=speaker).sightings
     if any(one.rule.depth >= CAUSE for one in ended):

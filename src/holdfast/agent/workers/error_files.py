@@ -16,6 +16,7 @@ import os
 import stat
 from typing import Any
 
+from holdfast.core.job.ends import in_one_line
 from holdfast.core.job.failure import DEEPEST_RECORD, Failure, is_too_deep
 from holdfast.core.value import Value, replace
 from holdfast.runtime.private_files import private
@@ -121,7 +122,7 @@ def _understood(content: dict[str, Any], written_at: float) -> ErrorRecord:
 
 
 def _one_line(text: object) -> str:
-    return "" if text is None else " ".join(str(text).split("\n")).strip()
+    return "" if text is None else in_one_line(str(text))
 
 
 def _moment(stamp: object, written_at: float) -> float | None:

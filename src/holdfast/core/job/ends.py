@@ -15,6 +15,8 @@ while to end. So a failure that follows is no root while there is one that does 
 
 from __future__ import annotations
 
+from itertools import dropwhile
+
 from holdfast.core.job.failure import Cause, Evidence, Failure
 from holdfast.core.job.lost_peers import OF_OTHERS
 from holdfast.core.signals import name_of
@@ -38,9 +40,12 @@ SIGNALS = {
 """Signals that say by themselves why they came. What others usually mean is said by `telemetry.report.report_text`."""
 
 EXITED = "its script called sys.exit"
+QUOTED = EXITED + "; its last line on stderr: "
 CUT_SHORT = "it ended without Python's own end (os._exit, exec, or native code)"
 WORDLESS = ("", EXITED, CUT_SHORT)
 """What is said of a code whose program has said nothing: there is nothing in it to diagnose."""
+
+TRACEBACK = "Traceback (most recent call last)"
 
 LEFT = "exited with code 0 while other ranks were still training"
 LEAVING = "began to exit by itself while other ranks were still training, and had not ended a second later"
@@ -64,12 +69,22 @@ class Exited(Value):
 def cause_of(exitcode: int | None, evidence: Evidence) -> tuple[Cause, str]:
     """What a worker has ended of that nobody has stopped, and that in words; empty: its code says all that is known."""
     if evidence.traceback or evidence.error_record:
-        return Cause.EXCEPTION, _plain(evidence.message or evidence.last_words)
+        return Cause.EXCEPTION, _plain(evidence.message or in_one_line(evidence.last_words))
     if evidence.last_words:  # no record of it could be written, or read
-        return Cause.EXCEPTION, _plain(evidence.last_words)
+        return Cause.EXCEPTION, _plain(in_one_line(evidence.last_words))
     if exitcode is not None and exitcode < 0:
         return Cause.SIGNAL, SIGNALS.get(name_of(-exitcode), "")
     return Cause.EXIT, evidence.message or _of_code(exitcode or 0, evidence)
+
+
+def in_one_line(text: str) -> str:
+    """An exception's text. Of a traceback in it, by which another process's error is handed on, its last words are kept."""
+    before, _, after = text.partition(TRACEBACK)
+    if after:
+        frames = after.rpartition(TRACEBACK)[2].splitlines()[1:]
+        words = dropwhile(lambda line: not line or line[0].isspace(), frames)
+        text = "\n".join((before.rstrip().removesuffix("Original").rstrip(), *words)).strip() or text
+    return " ".join(text.split("\n")).strip()
 
 
 def _plain(said: str) -> str:
@@ -85,7 +100,7 @@ def _of_code(code: int, evidence: Evidence) -> str:
         return CODES[code]
     if evidence.ending:
         last = _plain(evidence.last_line)[:LONGEST_LINE]
-        return EXITED + (f"; its last line on stderr: {last}" if last else "")
+        return QUOTED + last if last else EXITED
     if 128 < code < 128 + 65:
         return f"a shell says so of a child that {name_of(code - 128)} ended"
     return CUT_SHORT if evidence.booted else ""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-TRACEBACK = "Traceback (most recent call last)"
+from holdfast.core.job.ends import TRACEBACK
+
 MOST_LINES = 60  # Of a traceback beyond which its middle is left out (a recursion has a thousand equal ones).
 
 _FRAME = re.compile(r'^\s*(?:[|+] )*File "(?P<file>[^"]*)", line (?P<line>\d+)(?:, in (?P<function>.*))?$')

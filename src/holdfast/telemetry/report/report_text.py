@@ -16,12 +16,13 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
+from holdfast.core.job.ends import TRACEBACK
 from holdfast.core.job.failure import NO_OOM_KILL, Cause, Failure, describe, guilty
 from holdfast.core.job.finding import Finding
 from holdfast.core.job.report import JobReport, Outcome
 from holdfast.core.value import to_plain
 from holdfast.telemetry.record.plain_values import from_plain
-from holdfast.telemetry.report.own_frame import TRACEBACK, own_frame
+from holdfast.telemetry.report.own_frame import own_frame
 from holdfast.telemetry.report.phrasing import count, moment, ranges, span
 from holdfast.telemetry.report.safe_text import one_line, plain, uncoloured
 
