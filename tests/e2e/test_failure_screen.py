@@ -92,6 +92,7 @@ def test_the_short_report_is_a_few_lines(holdfast: Any, script: Any) -> None:
         (["-m", "no_such.module"], "there is no module no_such for ", "check its name"),
         (["-m", "train.py"], "there is no module train.py for ", "without -m"),
         (["-m", "package.missing"], "there is no module package.missing for ", "check its name"),
+        (["-m", "package"], "package is a package without a module __main__", "-m package.train"),
         (["--no-python", "no-such-program"], "the program no-such-program is in no directory of PATH", "give its path"),
         (["--no-python", "./train.py"], "the program ./train.py is not there, or may not be executed", "chmod +x"),
     ],
@@ -109,9 +110,12 @@ def test_what_is_not_there_is_said_before_anything_starts(
     assert holdfast.jobs() == []
 
 
-@pytest.mark.parametrize("words", ["folder", "-m package", "-m package.inner", "-m train", "train.py"])
+@pytest.mark.parametrize(
+    "words", ["folder", "-m folder", "-m package", "-m package.inner", "-m a.b.c.inner", "-m train", "train.py"]
+)
 def test_what_is_there_starts(holdfast: Any, tmp_path: Path, words: str) -> None:
-    for name in ("train.py", "folder/__main__.py", "package/__init__.py", "package/__main__.py", "package/inner.py"):
+    package = ("package/__init__.py", "package/__main__.py", "package/inner.py")
+    for name in ("train.py", "folder/__main__.py", *package, "a/b/c/inner.py"):
         os.makedirs((tmp_path / name).parent, exist_ok=True)
         (tmp_path / name).write_text("")
     done = holdfast("run", *words.split(), cwd=tmp_path)

@@ -108,7 +108,10 @@ def _check_module(name: str) -> None:
     for part in below:
         if spec is not None:
             at, folders = f"{at}.{part}", list(spec.submodule_search_locations or ())
-            spec = find(at, folders)
+            spec = find(part, folders)  # by its last name: with all of it, a folder without __init__.py looks for its parent
+    inner = None if spec is None else spec.submodule_search_locations
+    if inner is not None and find("__main__", list(inner)) is None:
+        raise UsageError(f"{name} is a package without a module __main__", hint=f"name a module of it: -m {name}.train, say")
     if spec is None:
         package, dot, missing = at.rpartition(".")
         found = nearest(missing, (one.removesuffix(".") for one in modules_in(folders)))
