@@ -66,12 +66,35 @@ def test_in_a_container_its_own_group_s_count_tells(tmp_path: Path, version: int
     assert host.watch.of(4711, -9) == OF_GROUP
 
 
+def test_of_another_end_it_is_known_that_none_was_killed(tmp_path: Path):
+    host = MadeUp(tmp_path)
+    assert host.watch.of(4711, 1) == NO_OOM_KILL
+    host.counts(1, 0)
+    assert host.watch.of(4711, 1) == NO_OOM_KILL, "it was in another group"
+    host.counts(2, 1)
+    assert host.watch.of(4711, 1) == "", "the kernel has killed one, of which the log may tell"
+
+
 def test_nothing_is_known_of_other_ends_or_where_nothing_may_be_read(tmp_path: Path):
     host = MadeUp(tmp_path, contained=True)
     host.counts(1, 1)
     assert host.watch.of(4711, 1) == host.watch.of(4711, -11) == ""
     (tmp_path / host.group_file).unlink()
     assert host.watch.of(4711, -9) == ""
+
+
+@pytest.mark.parametrize(("oom", "kind"), [("", Class.OOM_HOST), (NO_OOM_KILL, Class.PREEMPTED)])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "RuntimeError: DataLoader worker (pid 77) is killed by signal: Killed. ",
+        "subprocess.CalledProcessError: Command 'zstd' died with <Signals.SIGKILL: 9>.",
+    ],
+)
+def test_that_a_rank_s_process_was_killed_is_judged_by_what_the_kernel_says(said: str, oom: str, kind: Class):
+    failed = killed(exitcode=1, cause="exception", oom=oom, message=said)
+    found = attribute(of_failures([failed], load()))
+    assert (found.kind, found.rank) == (kind, 0) and ("not by the kernel" in found.sentence) == bool(oom)
 
 
 def killed(**given: object) -> Failure:

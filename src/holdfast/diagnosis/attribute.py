@@ -55,6 +55,9 @@ BY_SOMEBODY = (
     "find the sender: a scheduler, a script or a person",
 )  # fmt: skip
 
+OF_CHILDREN = ("loader-killed", "child-killed", "shell-killed", "signal-9")
+"""Rules by which memory ran out where SIGKILL has ended a process that the rank had started: not where the kernel says no."""
+
 
 UNEVEN = "have all ranks make the same number of steps, and leave together (exit codes are taken modulo 256: 256 is 0)"
 
@@ -73,7 +76,7 @@ def attribute(evidence: Evidence) -> Finding:
 def _by_rules(evidence: Evidence) -> Finding:
     places = Places(evidence)
     evidence = places.evidence
-    alive = [one for one in evidence.sightings if not one.recovered]
+    alive = [_of_child(one, evidence.ends) for one in evidence.sightings if not one.recovered]
     symptoms = _own_symptoms(alive)
     if played := next((end for end in evidence.ends if end.first and end.injected), None):
         return _of_injected(played, evidence)
@@ -91,6 +94,15 @@ def _by_rules(evidence: Evidence) -> Finding:
     if symptoms:
         return _finding(symptoms, places)
     return _of_guilty(alive, places) or _of_little(alive, places)
+
+
+def _of_child(one: Sighting, ends: Sequence[End]) -> Sighting:
+    """That message, judged by what the kernel says of the rank's node where it tells of a process that was killed."""
+    if one.rule.name not in OF_CHILDREN or not any((end.rank, end.oom) == (one.rank, NO_OOM_KILL) for end in ends):
+        return one
+    kind, confidence, says, advice = BY_SOMEBODY
+    rule = replace(one.rule, kind=kind, confidence=confidence, action=ADVISED[kind], advice=advice, likely=())
+    return replace(one, rule=replace(rule, says=f"a process that it had started {says}"))
 
 
 def _of_guilty(alive: Sequence[Sighting], places: Places) -> Finding | None:
@@ -260,9 +272,9 @@ def _ended(end: End, who: str, evidence: Evidence) -> Finding:
         kind, confidence, says, advice = Class.UNKNOWN, 0.5, end.what, STANDS
     elif end.cause is Cause.EARLY:
         kind, confidence, says, advice = Class.USER_CODE, 0.8, end.what, UNEVEN
-    elif end.oom == NO_OOM_KILL:
+    elif end.oom == NO_OOM_KILL and code == -9:
         kind, confidence, says, advice = BY_SOMEBODY
-    elif end.oom:
+    elif end.oom not in ("", NO_OOM_KILL):
         kind, confidence, says, advice = Class.OOM_HOST, 0.95, f"was killed by the kernel: {end.oom}", HELPS[Class.OOM_HOST]
     if not says:
         says = f"ended with exit code {code}, and no rule matched" if code is not None else end.what or "ended"

@@ -37,7 +37,7 @@ class Cause(StrEnum):
     STOPPED = "stopped"  # By us, after another's failure.
 
 
-NO_OOM_KILL = "no"  # The kernel says that it has not killed that process because memory ran out.
+NO_OOM_KILL = "no"  # The kernel says that it has not killed that process, or one of its, because memory ran out.
 
 
 class Evidence(Value):
@@ -113,8 +113,8 @@ class Failure(Value):
     follows: bool = False  # True: by its own words it failed because another rank was gone (`core.job.ends`).
     undecided: bool = False  # True: all ranks hung, and nothing shows which rank caused it. It does not count against its node.
     oom: str = ""
-    """What the kernel says of having killed it because memory ran out; NO_OOM_KILL: it has not. Empty: nothing is known, or
-    it was not SIGKILL that ended it."""
+    """What the kernel says of having killed it because memory ran out; NO_OOM_KILL: it has not, nor a process of its own.
+    Empty: nothing is known."""
     injected: str = ""  # Who injected it for practice, in words (`holdfast inject`). Empty: nobody, or SIGKILL did not end it.
     round: int = 0  # Round in which it happened.
     attempt: int = 0  # Restarts of the job before it.

@@ -29,18 +29,17 @@ class OomKills:
 
     def of(self, pid: int, exitcode: int) -> str:
         """What the kernel says of it having killed that process, which has ended so; NO_OOM_KILL: it has not. Empty: nothing
-        is known, or it did not end by SIGKILL."""
-        if exitcode != -SIGKILL:
-            return ""
-        host = self._host()
+        is known. Of a process that ended otherwise: NO_OOM_KILL where it has killed none that this one may have started."""
+        host, group = self._host(), self._group()
         if host is not None and host == self.host:
             return NO_OOM_KILL
+        if exitcode != -SIGKILL:
+            return NO_OOM_KILL if group is not None and group == self.group else ""
         if os.readlink(os.path.join(self.root, "proc/self/ns/pid")) == FIRST_PID_NAMESPACE:
             try:
                 return self._line(pid) or NO_OOM_KILL
             except OSError:
                 pass  # the log may not be read
-        group = self._group()
         if group is None or self.group is None:
             return ""
         return OF_GROUP if group > self.group else NO_OOM_KILL

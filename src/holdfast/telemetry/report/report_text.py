@@ -211,9 +211,9 @@ def _of_memory(root: Failure) -> str:
     """Who sent a SIGKILL, where that is known; empty: it is not."""
     if root.injected:
         return root.injected
-    if root.oom == NO_OOM_KILL:
+    if root.oom == NO_OOM_KILL and root.signal_name == "SIGKILL":
         return "sent neither by Holdfast nor by the kernel for want of memory: by a scheduler, a script or a person"
-    return f"the kernel ran out of memory: {root.oom}" if root.oom else ""
+    return f"the kernel ran out of memory: {root.oom}" if root.oom not in ("", NO_OOM_KILL) else ""
 
 
 def _about_others(report: JobReport, paint: _Paint) -> list[str]:
