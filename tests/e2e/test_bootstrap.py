@@ -341,6 +341,15 @@ def test_the_record_that_the_script_wrote_stays(folder: Path) -> None:
     assert (folder / "error.json").read_text() == "{}"
 
 
+def test_a_signal_handler_that_raises_while_the_record_is_written_does_not_cost_it(folder: Path) -> None:
+    handler = "def handler(*args):\n    raise RuntimeError('a data loader worker is gone')\n"
+    dumps = "def dumps(*args, kept=json.dumps):\n    json.dumps = kept\n    os.kill(os.getpid(), 10)\n    return kept(*args)\n"
+    source = f"import json, os, signal\n{handler}{dumps}signal.signal(10, handler)\njson.dumps = dumps\n1 / 0\n"
+    (folder / "cut_short.py").write_text(source)
+    run(["cut_short.py"], ours=True, cwd=folder, env={"TORCHELASTIC_ERROR_FILE": "error.json"})
+    assert "ZeroDivisionError" in (folder / "error.json").read_text()
+
+
 def test_the_error_file_is_found_after_a_change_of_directory(folder: Path) -> None:
     (folder / "wander.py").write_text("import os\nos.chdir('/')\n1 / 0\n")
     run(["wander.py"], ours=True, cwd=folder, env={"TORCHELASTIC_ERROR_FILE": "error.json"})

@@ -336,7 +336,9 @@ def _install_hooks() -> None:
 
     def write(error: BaseException) -> None:
         if isinstance(error, Exception) and _error_file:
-            load("_holdfast_record", "client", "record.py").write(_error_file, error, time_ns())
+            record, now = load("_holdfast_record", "client", "record.py"), time_ns()
+            # Twice, where a signal handler that raises cuts it short: torch's for SIGCHLD does, when data loader workers die.
+            _try_quietly(*(lambda: record.write(_error_file, error, now),) * 2)
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         once_shown: list[Callable[[], None] | None] = [lambda: None]
