@@ -332,7 +332,7 @@ def test_a_job_is_restarted_and_stopped_by_http_and_by_command(fleet, web, tmp_p
     told = fleet.holdfast.run("restart", JOB, "--state", fleet.state, env=elsewhere)
     assert told.returncode == 0 and f"job {JOB} was told to restart" in told.stdout
     fleet.job.rank(0, 2, 3), fleet.job.rank(1, 2, 3)
-    assert "asked to restart round 3" in fleet.holdfast.run("restart", JOB).stdout
+    assert "asked for a restart" in fleet.holdfast.run("restart", JOB).stdout
     fleet.job.rank(0, 3, 4), fleet.job.rank(1, 3, 4)
     told = fleet.holdfast.run("stop", JOB, "--supervisor", "--state", fleet.state, "--reason", "enough")
     assert told.returncode == 0 and f"job {JOB} was told to stop" in told.stdout

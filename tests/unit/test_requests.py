@@ -14,7 +14,7 @@ from holdfast.agent.group.stopping import LAST_WORDS_S
 from holdfast.core.errors import ProtocolError
 from holdfast.core.job.events import ControlRequested, NodeExcluded
 from holdfast.core.machine import NEVER, Tick
-from holdfast.core.wire.messages import Join, Message, Request, RequestKind, Stop, Stopped, Waiting
+from holdfast.core.wire.messages import Join, Message, Reply, Request, RequestKind, Stop, Stopped, Waiting
 from holdfast.runtime.net.codec import decode
 
 WHO = "rank 3 on b asked to"
@@ -135,6 +135,21 @@ def test_without_a_restart_left_a_wish_for_one_ends_the_job() -> None:
     job.join("a", "b")
     asks(job, "restart")
     assert job.machine.outcome == "failed" and "no restarts allowed" in job.decided[-1][1]
+
+
+@pytest.mark.parametrize("budget", [0, 1])
+def test_an_operator_is_told_that_no_restart_is_left_and_the_job_goes_on(budget: int) -> None:
+    job = Job(max_restarts=budget)
+    job.join("a", "b")
+    wish = Request(node="a", round=1, kind=RequestKind.RESTART, ask=7, reason="a new config")
+    said = [message for message in job.hear(wish) if isinstance(message, Reply)]
+    assert [reply.ok for reply in said] == [budget > 0] and said[0].ask == 7
+    if budget:
+        assert "an operator of a asked for a restart: a new config; restarting all ranks (0 of 1" in said[0].text
+        assert not next(one for one in job.hear(wish) if isinstance(one, Reply)).ok, "its round is over"
+    else:
+        assert "no restarts allowed (--max-restarts 0): the job would end" in said[0].text
+        assert job.machine.phase == "running"
 
 
 def test_a_kind_that_nobody_knows_is_no_message() -> None:

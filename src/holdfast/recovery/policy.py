@@ -178,6 +178,10 @@ class RestartOnFailure:
     def restarts_left(self, now: float) -> int:
         return self.budget.left(now)
 
+    def may_not_restart(self, now: float) -> str:
+        """Why a wish for a restart would end the job. Empty: it would not."""
+        return self.verdict or ("" if self.budget.left(now) else self._spent())
+
     def pardon(self, name: str) -> None:
         self.suspects.pardon(name)
 

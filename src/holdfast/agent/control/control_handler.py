@@ -174,12 +174,15 @@ class ControlHandler(Component):
         return [ToCoordinator(message=Reply(node=node, ask=ask, ok=False, text=text))]
 
     def _restart(self, request: Request) -> list[Observation]:
-        """Restart all ranks of the job: the coordinator decides, as when a rank asks for it."""
+        """Restart all ranks of the job: the coordinator decides, as when a rank asks for it. The supervisor's order is carried
+        out though it should end the job; who asks here hears instead that it would."""
         if self.group.phase is not Phase.RUNNING:
             raise UsageError(f"no ranks run here: the node is {self.group.phase}")
-        asked = self._request(RequestKind.RESTART, reason=_reason(request)[:LONGEST_REASON])
+        reason = _reason(request)[:LONGEST_REASON]
+        if not request.arguments.get("ordered"):
+            return [self._request(RequestKind.RESTART, ask=self._await(request), reason=reason)]
         request.reply({"text": f"the coordinator was asked to restart round {self.group.round}"})
-        return [asked]
+        return [self._request(RequestKind.RESTART, reason=reason)]
 
     def _request(self, kind: RequestKind, **what: Any) -> ToCoordinator:
         """To the coordinator, which decides about it or passes it on. `what`: as in `wire.Request`."""

@@ -232,7 +232,7 @@ class SupervisorLink(Component):
             self._carry_out(self.uplink.did(order.order, answer["ok"], text))
 
         self.say(order.words, "warning")
-        arguments = {"node": order.target, "reason": f"{order.reason} (the supervisor)"}
+        arguments = {"node": order.target, "reason": f"{order.reason} (the supervisor)", "ordered": True}
         if order.injection is not None:
             arguments |= to_plain(order.injection)
         request = Request(order.verb, arguments, answered)

@@ -35,6 +35,9 @@ class Policy(Protocol):
     def restarts_left(self, now: float) -> int:
         """How many restarts may still come."""
 
+    def may_not_restart(self, now: float) -> str:
+        """Why a wish for a restart would end the job. Empty: it would not."""
+
     def pardon(self, name: str) -> None:
         """A node has been readmitted: what it has done before no longer counts against it."""
 

@@ -52,10 +52,14 @@ def _refused(job: Job, request: Request, now: float) -> list[Action]:
 
 
 def _restart(job: Job, request: Request, now: float) -> list[Action]:
+    """An operator, who waits for the answer, may not end the job by it: a job that has no restart left goes on."""
     if request.round != job.round or job.phase is not Phase.RUNNING:
-        return []
+        return reply_to(request, ok=False, text=f"round {request.round} is over, and its ranks with it")
+    if request.ask is not None and (why := job.policy.may_not_restart(now)):
+        return reply_to(request, ok=False, text=f"{why}: the job would end; `holdfast stop` ends it")
     what = f"{_who(job, request)} asked for a restart: {request.reason}"
-    return carry_out(job, job.policy.consider_request(what, uptime_s=now - job.formed_at, now=now), now)
+    decision = job.policy.consider_request(what, uptime_s=now - job.formed_at, now=now)
+    return [*carry_out(job, decision, now), *reply_to(request, text=decision.reason)]
 
 
 def _exclude_for_rank(job: Job, request: Request, now: float) -> list[Action]:
