@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast.agent.control.control_socket import ControlSocket
+from holdfast.cli import choose
 from holdfast.cli.main import main
 from holdfast.core.job.events import (
     AgentStarted,
@@ -240,6 +241,13 @@ def test_a_job_that_ran_twice_is_its_newest_run(agent: Make, holdfast_says: Say)
     assert holdfast_says("status", "train~7").code == 2
 
 
+def test_that_an_older_run_still_runs_is_said(agent: Make, holdfast_says: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2):
+        ended(agent, "train")
+    monkeypatch.setattr(choose, "running_nodes", lambda path: ["n1"] if path.endswith("/train") else [])
+    assert "train~2, the newest of 2 runs (train~1 is the first; train~1 runs)" in holdfast_says("status", "train").err
+
+
 def test_a_copy_of_a_jobs_directory_can_be_read(agent: Make, holdfast_says: Say, home: Path, tmp_path: Path) -> None:
     ended(agent, "train")
     os.rename(home / "jobs" / "train", tmp_path / "copy")
@@ -255,20 +263,20 @@ def test_jobs_lists_them_newest_first(agent: Make, holdfast_says: Say) -> None:
     lost = agent("lost", began=1_790_000_250.0).started()
     lost.leave()
     head, *rows = [line.split() for line in holdfast_says("jobs").out.splitlines()]
-    assert head == ["JOB", "STATE", "NODES", "RANKS", "SINCE", "LAST", "DECISION"]
+    assert head == ["JOB", "STATE", "NODES", "RANKS", "SINCE", "SCRIPT", "LAST", "DECISION"]
     assert [row[:4] for row in rows] == [
         ["train", "running", "2", "2"],
         ["lost", "lost", "1", "1"],
         ["old", "succeeded", "1", "1"],
     ]
-    assert holdfast_says("jobs").out.splitlines()[1].endswith(f"restart: {REASON}")
+    assert holdfast_says("jobs").out.splitlines()[1].endswith(f"  train.py  restart: {REASON}")
 
 
 def test_jobs_can_be_limited_to_those_that_run(agent: Make, holdfast_says: Say) -> None:
     ended(agent, "old")
     two_nodes(agent)
     [job] = holdfast_says("jobs", "--running", "--json").json()
-    assert (job["job"], job["state"], job["nodes"], job["ranks"]) == ("train", "running", 2, 2)
+    assert (job["job"], job["state"], job["nodes"], job["ranks"], job["script"]) == ("train", "running", 2, 2, "train.py")
 
 
 def test_an_agent_that_has_recorded_nothing_yet_is_a_job_that_starts(agent: Make, holdfast_says: Say) -> None:

@@ -120,13 +120,20 @@ def _runs(jobs: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _newest(runs: list[str], to_act: bool) -> str:
-    running = [path for path in runs if running_nodes(path)] if to_act and len(runs) > 1 else []
-    newest = max(running or runs, key=lambda path: split_run(os.path.basename(path))[1])
-    if len(runs) > 1:
-        first = split_run(os.path.basename(newest))[0] + "~1"
-        which = "the newest that runs" if running else "the newest"
-        print(f"holdfast: {os.path.basename(newest)}, {which} of {len(runs)} runs ({first} is the first)", file=sys.stderr)
+    if len(runs) == 1:
+        return runs[0]
+    running = [path for path in runs if running_nodes(path)]
+    newest = max((to_act and running) or runs, key=lambda path: split_run(os.path.basename(path))[1])
+    first = split_run(os.path.basename(newest))[0] + "~1"
+    which = "the newest that runs" if to_act and running else "the newest"
+    still = "".join(f"; {_run_name(path)} runs" for path in running if path != newest)
+    print(f"holdfast: {os.path.basename(newest)}, {which} of {len(runs)} runs ({first} is the first{still})", file=sys.stderr)
     return newest
+
+
+def _run_name(path: str) -> str:
+    name, number = split_run(os.path.basename(path))
+    return f"{name}~{number}"
 
 
 def _started_at(path: str) -> float:

@@ -22,7 +22,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """List them; 0 also when there are none."""
     seen = [one for path in all_jobs() if (one := story(path)).job.is_alive or not options.running]
-    headings = ("job", "state", "nodes", "ranks", "since", "last decision")
+    headings = ("job", "state", "nodes", "ranks", "since", "script", "last decision")
     part = Table(headings, [_row(one) for one in seen]) if seen else "no jobs"
     return answer(options.json, lambda: [_plain(one) for one in seen], [part])
 
@@ -31,7 +31,7 @@ def _row(seen: Seen) -> tuple[object, ...]:
     job = seen.job
     last = job.decisions[-1] if job.decisions else None
     decision = f"{last.decision}: {last.reason}" if last else "-"
-    return (job.job, state(job), _nodes(job), _ranks(job), since(seen), decision)
+    return (job.job, state(job), _nodes(job), _ranks(job), since(seen), os.path.basename(_script(job)) or "-", decision)
 
 
 def _nodes(job: Timeline) -> int:
@@ -40,6 +40,10 @@ def _nodes(job: Timeline) -> int:
 
 def _ranks(job: Timeline) -> int:
     return job.life.world_size if job.life else sum(node.nproc for node in job.nodes)
+
+
+def _script(job: Timeline) -> str:
+    return job.nodes[-1].script if job.nodes else ""
 
 
 def state(job: Timeline) -> str:
@@ -75,4 +79,4 @@ def job_plain(seen: Seen) -> dict[str, object]:
 
 
 def _plain(seen: Seen) -> dict[str, object]:
-    return job_plain(seen) | {"nodes": _nodes(seen.job), "ranks": _ranks(seen.job)}
+    return job_plain(seen) | {"nodes": _nodes(seen.job), "ranks": _ranks(seen.job), "script": _script(seen.job)}

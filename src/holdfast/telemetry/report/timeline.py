@@ -118,6 +118,7 @@ class NodeSeen(Value):
     pid: int
     started_at: float
     nproc: int
+    script: str = ""  # Its training script, program or module, as it was given.
     is_running: bool
     agents: int  # How many agents this node has had.
 
@@ -239,6 +240,7 @@ def _nodes(records: Iterable[Record], running: Collection[str]) -> tuple[NodeSee
                 pid=event.pid,
                 started_at=record.at,
                 nproc=event.nproc,
+                script=event.argv[0] if event.argv else "",
                 is_running=record.node in running,
                 agents=seen[record.node].agents + 1 if record.node in seen else 1,
             )
