@@ -396,7 +396,7 @@ def test_report_shows_lives_failures_and_the_time_lost(agent: Make, holdfast_say
     assert columns.split()[:2] == ["ROUND", "ATTEMPT"]
     assert first.split()[:2] == ["1", "0"] and "  restart  3 s  " in first and first.endswith("was killed by SIGKILL")
     assert second.split()[:2] == ["2", "1"]
-    assert "time lost: 3 s, 1 time" in rest and "round 1, rank 1: log at n2:/logs/1" in rest
+    assert "time lost to restarts: 3 s, 1 time" in rest and "round 1, rank 1: log at n2:/logs/1" in rest
 
 
 def test_report_of_a_lost_job_claims_no_duration(agent: Make, holdfast_says: Say) -> None:

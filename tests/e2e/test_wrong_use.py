@@ -58,6 +58,7 @@ python train.py                                     | the script python is not t
 -np 2 train.py                                      | there is no flag -np | did you mean --nproc-per-node?
 --gpus 2 train.py                                   | there is no flag --gpus | did you mean --nproc-per-node?
 --num-nodes 2 train.py                              | there is no flag --num-nodes | did you mean --nnodes?
+--python /venv/bin/python train.py                  | there is no flag --python | set PYTHON_EXEC=/path/to/python
 --nproc 2 train.py                                  | --nproc is too short | write --nproc-per-node
 --nproc-per-node train.py                           | train.py is the value of --nproc-per-node | SCRIPT
 --nproc-per-node 0 train.py                         | --nproc-per-node: 0 is too small | give 1 or more

@@ -33,6 +33,15 @@ def test_of_an_error_in_the_handling_of_another_the_last_counts() -> None:
     assert own_frame(f"{first}{between}{HEAD}{OWN}KeyError") == SHOWN
 
 
+def test_of_an_exception_group_the_line_that_raised_one_of_its_errors_is_shown() -> None:
+    def margin(text: str, bar: str) -> str:
+        return "".join(f"{bar}{line}\n" for line in text.splitlines())
+
+    group = margin(f"{LIBRARY}ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)", "  | ")
+    inner = margin(f"{HEAD}{OWN}KeyError: 'x'", "    | ")
+    assert own_frame(f"  + Exception Group {HEAD}{group}  +-+---- 1 ----\n{inner}    +----\n") == SHOWN
+
+
 def test_a_syntax_error_has_its_file_and_line() -> None:
     text = '  File "/home/u/train.py", line 7\n    print("never"\n         ^\nSyntaxError: \'(\' was never closed\n'
     assert own_frame(text) == ['File "/home/u/train.py", line 7', '  print("never"']

@@ -69,7 +69,7 @@ def _parts(seen: Seen, written: Any) -> Iterator[str | Table]:
             yield f"round {decision.round}, {one_line(decision.node)}: {one_line(decision.reason)}"
     if job.life:
         times = count(sum(life.lost_s is not None for life in job.lives), "time")
-        yield f"time lost: {f'{span(job.lost_s)}, {times}' if job.lost_s else 'none'}"
+        yield f"time lost to restarts: {f'{span(job.lost_s)}, {times}' if job.lost_s else 'none'}"
     if job.restarts:
         yield "where the time of each restart went:"
         phases = [phase for phase in PHASES if any(one.phases[phase] is not None for one in job.restarts)]

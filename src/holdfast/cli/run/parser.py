@@ -29,6 +29,9 @@ ELSEWHERE = {
 }  # fmt: skip
 """What mpirun, srun, accelerate, deepspeed and others call what is called otherwise here and in torchrun."""
 
+OF_PYTHON = ("python", "python-exec", "interpreter", "venv")
+"""What users look for who want another interpreter: torchrun and we have a variable for that."""
+
 
 def read(argv: Sequence[str], flags: Sequence[Option] = ALL_FLAGS, command: str = "run") -> Typed:
     """Take `argv` (without the program's name and subcommand) apart. `command`: that subcommand, which hints name. UsageError:
@@ -174,4 +177,5 @@ class _Parser(argparse.ArgumentParser):
         asked = name.lstrip("-").replace("_", "-")
         meant = ELSEWHERE.get(asked) or nearest(asked, [flag.name[2:] for flag in self.flags])
         hint = f"did you mean --{meant}?" if meant else f"see `{self.prog} --help`"
+        hint = "for another interpreter set PYTHON_EXEC=/path/to/python" if asked in OF_PYTHON else hint
         return UsageError(f"there is no flag {name}", hint=hint)

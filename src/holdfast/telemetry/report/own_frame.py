@@ -8,13 +8,15 @@ from holdfast.core.job.ends import TRACEBACK
 
 MOST_LINES = 60  # Of a traceback beyond which its middle is left out (a recursion has a thousand equal ones).
 
-_FRAME = re.compile(r'^\s*(?:[|+] )*File "(?P<file>[^"]*)", line (?P<line>\d+)(?:, in (?P<function>.*))?$')
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]*)", line (?P<line>\d+)(?:, in (?P<function>.*))?$')
+_MARGIN = re.compile(r"^ +\| ?", re.MULTILINE)  # Of what an exception group holds.
 _LIBRARY = re.compile(r"^.*[/\\](?:site-packages|dist-packages|lib[/\\]python[\d.]+)[/\\]|^(?=<frozen )")
 
 
 def own_frame(traceback: str) -> list[str]:
     """The last frame outside of libraries, as Python shows it, with its source line where that is known, and where below it the
     error was raised. Empty: there is no frame. Of an error with causes it is the last one's, which has not been handled."""
+    traceback = _MARGIN.sub("", traceback) if f"Group {TRACEBACK}" in traceback else traceback
     lines = traceback.rsplit(TRACEBACK, 1)[-1].splitlines()
     frames = [(at, found) for at, line in enumerate(lines) if (found := _FRAME.match(line))]
     if not frames:
