@@ -10,6 +10,7 @@ from kit.stages.group_stage import JOIN, REPORT, Stage, assigned, running
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import (
     Ended,
+    Ending,
     Exit,
     FromCoordinator,
     KillWorkers,
@@ -25,7 +26,7 @@ from holdfast.agent.group.messages import (
 )
 from holdfast.agent.group.state import Phase, State
 from holdfast.core.job.failure import Evidence, Failure
-from holdfast.core.machine import NEVER, Record, Say
+from holdfast.core.machine import NEVER, Record, Say, Signalled
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import (
     Failed,
@@ -139,6 +140,19 @@ def test_a_sibling_that_dies_of_our_signal_is_innocent_and_of_its_own_error_is_n
     stage.end(0, 1)
     stage.end(1, 1, message="RuntimeError: connection closed by peer")
     assert [stage.group.workers.failures[i].cause for i in (0, 1)] == ["exit", "exception"]
+
+
+@pytest.mark.parametrize(
+    ("begins", "asked", "cause"), [(False, True, "stopped"), (True, True, "exit"), (False, False, "exit")]
+)
+def test_a_code_is_the_answer_to_our_signal_where_somebody_asked_and_its_end_had_not_begun(
+    stage: Stage, begins: bool, asked: bool, cause: str
+) -> None:
+    if begins:
+        stage.see(Ending(local_rank=1, pid=101, at_unix=3.0))
+    stage.see(Signalled(signum=signal.SIGINT)) if asked else stage.end(0, -9)
+    stage.end(1, 1)
+    assert stage.group.workers.failures[1].cause == cause
 
 
 def test_who_cannot_be_started_takes_those_after_it_along() -> None:

@@ -97,6 +97,7 @@ class WorkerTable(Value):
     seats: dict[int, Worker] = {}  # noqa: RUF012
     """By local rank."""
     stop_signal: int = 0  # They were told to stop by it. 0: they were not.
+    stop_on_request: bool = False  # Nobody had failed then: the agent was told to go.
     killed: frozenset[int] = frozenset()
     failures: dict[int, Failure] = {}  # noqa: RUF012
 
@@ -195,7 +196,10 @@ class WorkerTable(Value):
         by = -worker.exitcode if worker.exitcode is not None and worker.exitcode < 0 else 0
         if by and by in (self.stop_signal, signal.SIGKILL if worker.local_rank in self.killed else 0):
             return Cause.STOPPED if worker.left_at_unix is None else Cause.EARLY
-        return cause_of(worker.exitcode, evidence)[0]
+        cause = cause_of(worker.exitcode, evidence)[0]
+        # A code, without an exception, is how a script (or a shell) answers the signal.
+        answered = cause is Cause.EXIT and self.stop_on_request and worker.left_at_unix is None
+        return Cause.STOPPED if answered else cause
 
 
 def workers_of(join: Join, assigned: Assigned, before: WorkerTable) -> WorkerTable:

@@ -60,7 +60,8 @@ def strike(state: State, worker: Worker, why: str) -> Step:
 
 def stop(state: State, signum: int, reason: str, now: float) -> Step:
     """Bring the running workers to their end, by `signum` first."""
-    workers = replace(state.workers, stop_signal=signum)
+    on_request = state.leaving is not None and not state.workers.failures
+    workers = replace(state.workers, stop_signal=signum, stop_on_request=on_request)
     if state.held:
         workers = workers.not_started()
     # Not those that are dying already: a signal would only cut their exit handlers short.
