@@ -41,7 +41,7 @@ class Action(StrEnum):
 ACTIONS = {
     Action.STOP: "do not try again: it would fail the same way",
     Action.EXCLUDE: "restart without that node, if another can take its place",
-    Action.RESTART: "restart: it may pass",
+    Action.RESTART: "start it again: what failed may pass",
     Action.ASK: "have a person look at it: a restart may not help; where nobody does, restart",
     Action.IGNORE: "as if nothing had been found",
 }
