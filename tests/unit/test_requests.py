@@ -152,6 +152,15 @@ def test_an_operator_is_told_that_no_restart_is_left_and_the_job_goes_on(budget:
         assert job.machine.phase == "running"
 
 
+def test_an_operator_s_restarts_are_no_crashes_at_once() -> None:
+    job = Job(max_restarts=5)
+    job.join("a", "b")
+    for number in range(1, 5):
+        job.hear(Request(node="a", round=number, kind=RequestKind.RESTART, ask=number, reason="once more"))
+        job.stopped_and_back("a", "b")
+    assert job.machine.round == 5 and not any("at once" in reason for _, reason in job.decided)
+
+
 def test_a_kind_that_nobody_knows_is_no_message() -> None:
     assert decode(b'{"is":"Request","node":"a","kind":"stop"}') == Request(node="a", kind=RequestKind.STOP)
     with pytest.raises(ProtocolError, match="dance"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from holdfast.core.job.events import ExcludedBy
 from holdfast.core.job.policy import Decision, Verdict
 from holdfast.core.job.report import Outcome
-from holdfast.core.machine import Action, Say
+from holdfast.core.machine import NEVER, Action, Say
 from holdfast.core.wire.demands import MOST_ABSENT, too_large, too_many
 from holdfast.core.wire.messages import Request, RequestKind
 from holdfast.rendezvous.coordinator.admission import dismiss, is_member, readmit
@@ -58,7 +58,8 @@ def _restart(job: Job, request: Request, now: float) -> list[Action]:
     if request.ask is not None and (why := job.policy.may_not_restart(now)):
         return reply_to(request, ok=False, text=f"{why}: the job would end; `holdfast stop` ends it")
     what = f"{_who(job, request)} asked for a restart: {request.reason}"
-    decision = job.policy.consider_request(what, uptime_s=now - job.formed_at, now=now)
+    uptime_s = now - job.formed_at if request.ask is None else NEVER  # else a person's patience: no crash at once
+    decision = job.policy.consider_request(what, uptime_s=uptime_s, now=now)
     return [*carry_out(job, decision, now), *reply_to(request, text=decision.reason)]
 
 
