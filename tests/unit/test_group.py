@@ -143,14 +143,27 @@ def test_a_sibling_that_dies_of_our_signal_is_innocent_and_of_its_own_error_is_n
 
 
 @pytest.mark.parametrize(
-    ("begins", "asked", "cause"), [(False, True, "stopped"), (True, True, "exit"), (False, False, "exit")]
+    ("begins", "asked", "cause"),
+    [
+        (False, "here", "stopped"),
+        (False, "elsewhere", "stopped"),
+        (True, "here", "exit"),
+        (False, "a failure elsewhere", "exit"),
+        (False, "a failure", "exit"),
+    ],
 )
 def test_a_code_is_the_answer_to_our_signal_where_somebody_asked_and_its_end_had_not_begun(
-    stage: Stage, begins: bool, asked: bool, cause: str
+    stage: Stage, begins: bool, asked: str, cause: str
 ) -> None:
     if begins:
         stage.see(Ending(local_rank=1, pid=101, at_unix=3.0))
-    stage.see(Signalled(signum=signal.SIGINT)) if asked else stage.end(0, -9)
+    match asked:
+        case "here":
+            stage.see(Signalled(signum=signal.SIGINT))
+        case "a failure":
+            stage.end(0, -9)
+        case _:
+            stage.told(Stop(round=1, reason="it ends", rejoin=False, on_request=asked == "elsewhere"))
     stage.end(1, 1)
     assert stage.group.workers.failures[1].cause == cause
 

@@ -293,6 +293,7 @@ class State(Value):
     stopping: Stopping | None = None
     rejoin: bool | None = None  # Whether another round follows. None: the coordinator has not said yet.
     regrouped: bool = False  # The last stop was for a node that has come: nothing has failed.
+    on_request: bool = False  # The last stop ends the job because somebody asked for it: nothing has failed.
     leaving: Leaving | None = None
     in_a_hurry: bool = False  # It was told to go twice, or once after the job's end.
 

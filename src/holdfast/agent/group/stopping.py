@@ -29,7 +29,7 @@ end by themselves, with a traceback or a code that says more, and SIGTERM would 
 
 def told_to_stop(state: State, word: Stop, now: float) -> Step:
     """The coordinator ends the round, or the job."""
-    state = replace(state, rejoin=word.rejoin, regrouped=word.regrouped)
+    state = replace(state, rejoin=word.rejoin, regrouped=word.regrouped, on_request=word.on_request)
     # The last word is the report's, which says the same.
     said: list[Action] = [Say(text=word.reason, level="warning")] if word.rejoin else []
     struck, more = list[Action](), list[Action]()
@@ -60,7 +60,7 @@ def strike(state: State, worker: Worker, why: str) -> Step:
 
 def stop(state: State, signum: int, reason: str, now: float) -> Step:
     """Bring the running workers to their end, by `signum` first."""
-    on_request = state.leaving is not None and not state.workers.failures
+    on_request = (state.on_request or state.leaving is not None) and not state.workers.failures
     workers = replace(state.workers, stop_signal=signum, stop_on_request=on_request)
     if state.held:
         workers = workers.not_started()

@@ -57,7 +57,8 @@ def end(job: Job, outcome: Outcome, why: str, now: float, *, hung: Hung | None =
 
 def _stop_all(job: Job, why: str, *, rejoin: bool, hung: Hung | None) -> list[Action]:
     all_ran = job.seats.tally.of(SeatState.RUNNING) == job.seats.size
-    stop = Stop(round=job.round, reason=why, rejoin=rejoin, regrouped=rejoin and all_ran and not job.is_restart)
+    is_growth, is_asked = rejoin and all_ran and not job.is_restart, not rejoin and job.outcome is Outcome.STOPPED
+    stop = Stop(round=job.round, reason=why, rejoin=rejoin, regrouped=is_growth, on_request=is_asked)
     actions: list[Action] = []
     for node, seat in job.seats.items():
         if _must_hear(seat, job.outcome):
