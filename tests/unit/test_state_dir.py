@@ -130,6 +130,14 @@ def test_no_test_s_job_goes_where_another_test_or_another_checkout_looks(tmp_pat
     assert Path(state_home({})).parent == Path(os.environ["HOLDFAST_SPARE_FOLDERS"])
 
 
+def test_where_another_run_of_its_name_still_runs_that_is_said(home: str, agents: list[JobDir]) -> None:
+    agents += [open_job(home, "train", "n1", alone=True) for _ in range(2)]
+    agents[0].close()
+    agents.append(open_job(home, "train", "n1", alone=True))
+    told = "train~1 still runs on this host, and this is train~2: see that they do not write to the same checkpoints"
+    assert [one.beside for one in agents] == ["", told, told.replace("~2", "~3").replace("~1", "~2")]
+
+
 def test_what_we_make_is_ours_alone(home: str, agents: list[JobDir]) -> None:
     agents.append(open_job(home, "train", "n1"))
     made = [Path(home), Path(home, "jobs"), Path(agents[0].path)]

@@ -88,7 +88,7 @@ class AgentLog:
         early, self.early = self.early or (), None
         for what in early:
             self.record(Degraded(what=what, instead=""))
-        for what in filter(None, (self.job_dir.degraded, *warnings)):
+        for what in filter(None, (self.job_dir.degraded, self.job_dir.beside, *warnings)):
             self.degraded(what)
 
     def say(self, text: str, level: str) -> None:

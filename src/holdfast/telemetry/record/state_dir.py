@@ -31,6 +31,7 @@ from holdfast.runtime.private_files import is_private, make_folder, private
 from holdfast.telemetry.record import locks
 
 LOCK_PATIENCE_S = 1.0  # How long to wait for another agent that is opening its directory (microseconds of work).
+RECENT = 8  # Runs of a name of which it is looked at the start of another one whether they still run.
 OPEN_TO_ALL = ("/tmp", "/dev/shm")  # Where there is always room for a home, and where anybody may make one.
 NAME_LIMIT = 80  # Longest safe name. File systems allow 255 bytes, but a socket's whole address only 107.
 
@@ -164,14 +165,17 @@ def _close_to_others(path: str) -> None:
 class JobDir:
     """One run's directory, and the place in it that one agent has claimed (`node`) until `close`."""
 
-    __slots__ = ("_claim", "degraded", "joins", "name", "node", "path")
+    __slots__ = ("_claim", "beside", "degraded", "joins", "name", "node", "path")
 
-    def __init__(self, path: str, node: str, claim: int, degraded: str = "", *, joins: bool = False) -> None:
+    def __init__(
+        self, path: str, node: str, claim: int, degraded: str = "", *, joins: bool = False, beside: str = ""
+    ) -> None:
         self.path = path
         self.name = os.path.basename(path)
         self.node = node
         """Name of this node in file names: as wished for, or with `-2`, `-3` … where another living agent has that."""
         self.degraded = degraded  # One line for the user when the record could not go where it belongs; else empty.
+        self.beside = beside  # One line for the user where another run of the same name runs on this host; else empty.
         self.joins = joins
         """Agents that were started with this one have begun this run, and none of this node's was in it: if it is over, so is
         this agent's part."""
@@ -219,7 +223,7 @@ def open_job(
     for candidate in (home, *spare_homes()):
         try:
             comes = _Comer(safe_name(node, 64), alone, (endpoint, listens), started_by)
-            path, joins, (claimed, claim) = _open_in(make_home(candidate), name, comes)
+            path, joins, beside, (claimed, claim) = _open_in(make_home(candidate), name, comes)
         except UsageError:
             if candidate == home:
                 raise
@@ -228,7 +232,7 @@ def open_job(
             failed = failed or f"cannot write to {home} ({error.strerror or error})"
             continue
         degraded = f"{failed}: this job's record and logs are in {path}" if failed else ""
-        return JobDir(path, claimed, claim, degraded, joins=joins)
+        return JobDir(path, claimed, claim, degraded, joins=joins, beside=beside)
     raise StartError(f"{failed}, nor to {' or '.join(spare_homes())}", hint="set HOLDFAST_STATE_DIR to a writable directory")
 
 
@@ -247,7 +251,7 @@ class _Comer:
 
 def _open_in(
     jobs: str, name: str, comes: _Comer, clock: Callable[[], float] = time.monotonic
-) -> tuple[str, bool, tuple[str, int]]:
+) -> tuple[str, bool, str, tuple[str, int]]:
     guard = os.open(os.path.join(jobs, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         # Without it, the second of two agents that start together would find a directory and nobody in it yet.
@@ -260,7 +264,7 @@ def _open_in(
             make_folder(path)
             _note(path, "started-by", (comes.started_by,))
         _note(path, "endpoints", comes.endpoints)  # by which another job of its id is told from it
-        return path, joins, _claim_node(path, comes.node)
+        return path, joins, _said_of_others(jobs, name, path), _claim_node(path, comes.node)
     finally:
         os.close(guard)
 
@@ -279,6 +283,16 @@ def _run_to_use(jobs: str, name: str, comes: _Comer) -> str:
     if not is_running(path):
         remove_dead_sockets(path)
     return os.path.join(jobs, f"{name}~{newest + 1}")
+
+
+def _said_of_others(jobs: str, name: str, path: str) -> str:
+    """What a person should know of other runs of that name than the one at `path`. Empty: none runs here."""
+    recent = _runs(jobs, name)[:RECENT]
+    others = [f"{name}~{number}" for number, other in recent if other != path and is_running(other)]
+    if not others:
+        return ""
+    own = "~".join(map(str, split_run(os.path.basename(path))))
+    return f"{', '.join(others)} still runs on this host, and this is {own}: see that they do not write to the same checkpoints"
 
 
 def _runs(jobs: str, name: str) -> list[tuple[int, str]]:
