@@ -42,10 +42,12 @@ def lose(holdfast: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[s
         assert cluster.stdin is not None and cluster.stdout is not None
 
         def wait_for(wanted: str) -> str:
+            said = []
             for line in cluster.stdout or ():
                 if found := re.fullmatch(wanted, line.strip()):
                     return found[0]
-            pytest.fail(f"the cluster ended without saying {wanted}")
+                said.append(line)
+            pytest.fail(f"the cluster ended without saying {wanted}:\n{''.join(said)}")
 
         def lose(node: str) -> None:
             assert cluster.stdin is not None

@@ -79,7 +79,7 @@ def deed(id: str, node: str, job: str = "", **other: Any) -> dict[str, Any]:
 def fleet(nodes: list[Any], jobs: list[Any] = [], deeds: list[Any] = [], **other: Any) -> dict[str, Any]:  # noqa: B006
     """All of it, as /api/fleet says it."""
     usual = {"version": 1, "generation": 1, "policy": "default", "lease_s": 5.0, "at_unix": BEGAN, "swaps": [], "totals": []}
-    usual |= {"numbers": hour(0.0), "goodput": 0.97}
+    usual |= {"numbers": hour(0.0), "goodput": 0.97, "replacement_s": None, "replacement_by": ""}
     return {**usual, "nodes": nodes, "jobs": jobs, "deeds": deeds, **other}
 
 
