@@ -37,6 +37,7 @@ def lose(holdfast: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[s
     for name, value in (own | {"RAY_DEDUP_LOGS": 0, "RAY_USAGE_STATS_ENABLED": 0}).items():
         monkeypatch.setenv(name, str(value))
     with tempfile.TemporaryDirectory(prefix="ray-") as folder:  # its sockets' paths have to be short
+        monkeypatch.setenv("RAY_TMPDIR", folder)
         command = (sys.executable, str(SCRIPTS / "ray_cluster.py"), "3", folder)
         cluster = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert cluster.stdin is not None and cluster.stdout is not None
@@ -114,7 +115,7 @@ def test_a_rank_is_killed_and_a_node_of_ray_s_lost_and_training_ends_from_its_ch
     wait_until(job.sees("step 10 "), PATIENCE_S)
     played = holdfast("inject", "kill", place(holdfast, 1), "--rank", 1)
     assert played.returncode == 0, played.output
-    wait_until(job.sees(r"rank 1 .* was killed by SIGKILL; restarting all ranks \(2 of 3"), PATIENCE_S)
+    wait_until(job.sees(r"rank 1 .* was killed by SIGKILL; .*restarting all ranks \(2 of 3"), PATIENCE_S)
     wait_until(job.sees(r"(?s)restarting all ranks.*2 ranks, starting at step [1-9].*step \d+ loss"), PATIENCE_S)
     lost = place(holdfast, 1)
     lose(lost.rpartition("-")[2])
