@@ -1,7 +1,7 @@
 # What a newcomer needs is Python 3.11 or newer (with venv and pip) and make; everything else is made here.
 #
 #   make test           lint, and what proves every promise: six to ten minutes on two cores
-#   make test-all       lint, and every test there is: some twenty
+#   make test-all       lint, and every test there is: half an hour and more
 #   make test-changed   what the change since the last commit can break, the nearest first, for a minute
 #   make demo           lose a rank and a node, and finish all the same
 #   make recording      record make demo → docs/demo.svg, which README shows
