@@ -207,6 +207,17 @@ def test_a_thousand_unfinished_requests_keep_nobody_out(door):
     assert "Traceback" not in door.running.stderr, door.running.stderr
 
 
+def test_of_more_dashboards_than_may_be_open_at_a_time_the_rest_is_turned_away(door):
+    from holdfast.supervisor.web.live import MOST_WATCHERS
+
+    with ExitStack() as open_links:
+        links = [open_links.enter_context(socket.create_connection(("127.0.0.1", door.port), timeout=60)) for _ in range(230)]
+        for link in links:  # all of them, before any is answered
+            link.sendall(b"GET /api/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        statuses = [int(link.recv(1 << 16).split()[1]) for link in links]
+    assert statuses.count(200) == MOST_WATCHERS and statuses.count(503) == 230 - MOST_WATCHERS
+
+
 def test_a_request_that_does_not_come_to_its_end_is_given_up(door):
     door.client.get("/healthz")
     with socket.create_connection(("127.0.0.1", door.port), timeout=60) as link:

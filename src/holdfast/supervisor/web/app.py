@@ -11,7 +11,7 @@ import json
 import mimetypes
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial, partialmethod
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
@@ -38,6 +38,7 @@ from holdfast.telemetry.report.safe_text import one_line
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
 
 T = TypeVar("T")
 
@@ -133,12 +134,12 @@ class Api:
         return JSONResponse(self.mirror.shown())
 
     async def live(self, request: Request) -> Response:
+        await self.mirror.fresh()
         if self.mirror.watchers >= MOST_WATCHERS:
             raise Refused(503, f"{MOST_WATCHERS} dashboards are open", hint="close one, or ask for /api/fleet")
-        await self.mirror.fresh()
         small = takes_gzip(request.headers)
         stream, how = (self.mirror.compressed(), COMPRESSED) if small else (self.mirror.watch(), {})
-        return StreamingResponse(stream, media_type=openapi.EVENTS, headers={"X-Accel-Buffering": "no", **how})
+        return Watching(self.mirror, stream, how)
 
     async def node(self, request: Request) -> Response:
         told = await self.mirror.ask({"ask": "why", "node": await self._known("nodes", request)})
@@ -221,6 +222,18 @@ class Api:
 
         async with self.readers:
             return await asyncio.to_thread(read)
+
+
+class Watching(StreamingResponse):
+    """What a dashboard watches. It is counted before anything else happens on the loop."""
+
+    def __init__(self, mirror: Mirror, stream: AsyncIterator[bytes], headers: dict[str, str]) -> None:
+        super().__init__(stream, media_type=openapi.EVENTS, headers={"X-Accel-Buffering": "no", **headers})
+        self.mirror = mirror
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self.mirror.watched():
+            await super().__call__(scope, receive, send)
 
 
 def _told_of(found: Story) -> Any:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -149,26 +150,22 @@ class Mirror:
             yield message.compressed
 
     async def watch(self) -> AsyncIterator[bytes]:
-        """Server-sent events: all of it, then what changes. `fresh` has been called. Ends with its reader."""
+        """Server-sent events: all of it, then what changes. `fresh` has been called. For who is counted by `watched`."""
         async for message in self._messages():
             yield message.plain
 
     async def _messages(self) -> AsyncIterator[Message]:
-        self._watched(1)
-        try:
-            wholes, version, heard = 0, 0, True
-            while True:
-                if not self.is_heard and heard:
-                    heard = False
-                    yield _event("silent", {"error": "the supervisor does not answer; jobs go on without it"})
-                elif self.is_heard and (wholes, version, heard) != (self.wholes, self.version, True):
-                    since = version if wholes == self.wholes else 0
-                    wholes, version, heard = self.wholes, self.version, True
-                    yield self._message(wholes, since)
-                elif await self._nothing_new(wholes, version, heard):
-                    yield self._beat() if heard else Message(b": beat\n\n")
-        finally:
-            self._watched(-1)
+        wholes, version, heard = 0, 0, True
+        while True:
+            if not self.is_heard and heard:
+                heard = False
+                yield _event("silent", {"error": "the supervisor does not answer; jobs go on without it"})
+            elif self.is_heard and (wholes, version, heard) != (self.wholes, self.version, True):
+                since = version if wholes == self.wholes else 0
+                wholes, version, heard = self.wholes, self.version, True
+                yield self._message(wholes, since)
+            elif await self._nothing_new(wholes, version, heard):
+                yield self._beat() if heard else Message(b": beat\n\n")
 
     async def _nothing_new(self, wholes: int, version: int, heard: bool) -> bool:
         """Whether nothing has happened for as long as a watcher should be left alone."""
@@ -190,13 +187,19 @@ class Mirror:
     def _beat(self) -> Message:
         return _event("beat", to_plain(Beat(version=self.version, at_unix=self.snapshot.head["at_unix"])))
 
-    def _watched(self, more: int) -> None:
-        self.watchers += more
-        if self.watchers and self._follower is None:
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Somebody watches, and counts as one of MOST_WATCHERS."""
+        self.watchers += 1
+        if self._follower is None:
             self._follower = asyncio.create_task(self._follow())
-        elif not self.watchers and self._follower is not None:
-            self._follower.cancel()
-            self._follower = None
+        try:
+            yield
+        finally:
+            self.watchers -= 1
+            if not self.watchers:
+                self._follower.cancel()
+                self._follower = None
 
     async def _follow(self) -> None:
         while True:
