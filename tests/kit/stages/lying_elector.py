@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import random
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from kit.stages.lying_member import Liar
+from kit.stages.lying_member import Liar, play_for
 from kit.stages.succession_stage import begin, leaders
 
 from holdfast.core.errors import ProtocolError
@@ -146,19 +145,5 @@ def play(seed: int) -> int:
     return len(leaders(cluster))
 
 
-def main(seconds: float) -> int:
-    """Play until the time is over. 1: a rule was broken."""
-    until, seed, led = time.monotonic() + seconds, 0, 0
-    while time.monotonic() < until:
-        try:
-            led += play(seed)
-        except Exception as error:
-            print(f"seed {seed}: {type(error).__name__}: {error}")
-            return 1
-        seed += 1
-    print(f"{seed} jobs with {led} elections among which somebody lies: no rule was broken")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(float(sys.argv[1])))
+    sys.exit(play_for(float(sys.argv[1]), play, "in which somebody lies while others elect"))
