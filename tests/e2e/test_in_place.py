@@ -443,6 +443,25 @@ def test_without_an_agent_it_is_called_once() -> None:
     assert subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True).stdout == "(0, True)\n"
 
 
+@pytest.mark.torch
+def test_no_life_s_end_looks_through_what_torch_has_imported(holdfast: Any, script: Any) -> None:
+    """The first optimizer imports torch's compiler: 0.1 s of looking for garbage, for which others would wait."""
+    source = """
+import gc, torch
+from holdfast import client
+
+def train(life):
+    model = torch.nn.Linear(2, 2)
+    torch.optim.SGD(model.parameters(), 0.1)
+    return len(gc.get_objects())
+
+print("objects", client.run_in_place(train))
+"""
+    ran = holdfast("run", script(source), timeout=120)
+    assert ran.returncode == 0, ran.output
+    assert int(ran.stdout.split()[-1]) < 20_000
+
+
 def test_a_script_s_own_error_ends_it_as_ever(holdfast: Any, script: Any) -> None:
     source = "from holdfast import client\ndef train(life):\n    raise ValueError('mine')\nclient.run_in_place(train)"
     ran = holdfast("run", "--max-restarts", 0, script(source))

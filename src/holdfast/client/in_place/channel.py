@@ -17,6 +17,7 @@ import threading
 from _thread import start_new_thread
 from _warnings import warn
 from contextlib import suppress
+from importlib import import_module
 
 from holdfast.client.in_place import groups
 from holdfast.client.in_place.device import Device
@@ -190,6 +191,9 @@ def open_channel(bootstrap: ModuleType, regroup: type[BaseException], tear_down:
     this_worker.meet_between(groups.await_store, groups.hold)
     start_new_thread(channel.listen, ())
     this_worker.tell_life(layout.IN_PLACE)
+    if "torch.optim" in sys.modules:
+        with suppress(ImportError):
+            import_module("torch._dynamo")  # as the first optimizer does, and 0.1 million objects with it
     gc.freeze()  # what the script has imported stays: to look through torch's objects takes 0.1 s at each life's end
     return channel
 
