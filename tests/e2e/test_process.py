@@ -19,7 +19,7 @@ from holdfast.agent.workers import launch
 from holdfast.core.errors import StartError
 from holdfast.core.machine import Tick
 from holdfast.core.page import layout
-from holdfast.core.processes import ProcessGone
+from holdfast.core.processes import ProcessDying, ProcessGone, ProcessLives
 from holdfast.runtime.host import Host
 from holdfast.runtime.process import process
 from holdfast.runtime.shm import pages as shm
@@ -321,6 +321,21 @@ def test_without_room_for_a_thread_a_death_is_still_seen(monkeypatch: pytest.Mon
     assert told == ["worker exits are detected by pidfd only: can't start new thread"]
     os.kill(pid, signal.SIGKILL)
     assert [type(seen) for seen in host.wait(host.now() + PATIENCE_S)] == [ProcessGone]
+    host.close()
+
+
+def test_a_spare_is_heard_as_soon_as_it_is_a_worker() -> None:
+    """A script that begins in place tells it at once, and tries to wake the agent until it is heard."""
+    host = Host(lambda what: pytest.fail(what))
+    page = host.page()
+    assert page is not None
+    says = "from holdfast.client.worker import this_worker as w; w.tell_life(1); import time; time.sleep(60)"
+    argv, env = [sys.executable, "-c", says], launch.bootstrap_env(dict(os.environ), page_fd=page.fd)
+    pid = host.park(argv, env, {page.fd: page.fd}, lambda exitcode: [])
+    host.adopt(pid, page)
+    assert host.wait(host.now() + PATIENCE_S) == [ProcessLives(pid=pid, in_place=True, let_go=False)]
+    host.kill([pid])
+    assert [type(seen) for seen in host.wait(host.now() + PATIENCE_S)][-1] in (ProcessDying, ProcessGone)
     host.close()
 
 

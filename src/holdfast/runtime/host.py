@@ -263,11 +263,13 @@ class Host(Ready):
         return pid
 
     def adopt(self, pid: int, page: Page | None) -> None:
-        """A process that was parked, or that one has forked, is a worker from now on."""
+        """A process that was parked, or that one has forked, is a worker from now on. It has much to tell at once: a script
+        that begins in place waits until it is heard."""
         process = self.parked.pop(pid, None) or Process(pid, pidfd_open(pid))
         if process.pidfd is not None and process.pidfd in self.handlers:
             self.unwatch(process.pidfd)
         self._raise(process, page)
+        self.watch_pages()
 
     def start_with_files(self, limit: tuple[int, int]) -> None:
         """Workers start with that limit of open files from now on, unless another was given before."""
