@@ -13,7 +13,7 @@ from functools import partial
 
 from holdfast.core.config.own_options import Grow
 from holdfast.core.machine import NEVER
-from holdfast.core.value import Value
+from holdfast.core.value import Value, replace
 from holdfast.rendezvous.election.leading import YIELD_S
 from holdfast.rendezvous.election.store_election import STORE_FAILOVER_S
 from holdfast.rendezvous.lease import FENCE_S
@@ -466,6 +466,11 @@ class LostTogether(Scenario):
 
     def _patience_for_all_s(self) -> float:
         return self.job.lease_s + (BACK_S if len(self.places) < 4 else BACK_MANY_S)
+
+    def _script(self, place: str, env: Mapping[str, str]) -> Life:
+        """One that is to begin again in place does: no restart is spent on one that does not."""
+        life = super()._script(place, env)
+        return replace(life, begins_s=min(life.begins_s, self.job.regroup_s / 4))
 
     def _cascade(self, agent: SimAgent, worker: Worker, exitcode: int) -> None:
         """No rank fails of another's death: the agents tell."""
