@@ -171,6 +171,16 @@ def test_a_member_that_finds_itself_unfit_between_rounds_has_a_spare_take_its_pl
     assert job.members() == "ac" and job.policy.restarts_left(0.0) == 3
 
 
+def test_what_an_operator_orders_outlasts_the_nodes_own_word_that_came_first(job: Job) -> None:
+    """The supervisor and the node's own checks see the same trouble, in either order; the node's next check may see none."""
+    join(job, "b", "b", round=1, unhealthy="Xid 119")
+    assert answer(asked(job, "b")).text == "b is excluded already: Xid 119"
+    join(job, "b", "b", round=1)
+    job.stopped_and_back("a")
+    assert job.members() == "ac" and job.machine.excluded.why("b") == "its fan is broken"
+    assert answer(asked(job, "b", readmit=True)).ok and not job.machine.excluded.why("b")
+
+
 def test_an_operator_may_take_a_node_that_calls_itself_unfit_until_it_says_so_again(job: Job) -> None:
     join(job, "d", "d", unhealthy="ECC errors")
     assert answer(asked(job, "d", readmit=True)).ok and not job.machine.excluded.why("d")

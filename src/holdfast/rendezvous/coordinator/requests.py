@@ -81,7 +81,9 @@ def _exclude(job: Job, request: Request, now: float) -> list[Action]:
     """An operator wants a node left out, or a node itself has found out that it is unfit."""
     name = request.target
     if before := job.excluded.why(name):
-        return reply_to(request, text=f"{name} is excluded already: {before}")
+        said = reply_to(request, text=f"{name} is excluded already: {before}")
+        outlasts = request.by is ExcludedBy.OPERATOR and job.excluded.by(name) is ExcludedBy.ITSELF  # whose word may change
+        return [job.exclude(name, request.reason, request.by, now), *said] if outlasts else said
     if is_member(job, name) and (needed := job.seats.lacking(name, job.round)):
         text = f"{name} is not excluded, since the job cannot go on without it: {needed}"
         return reply_to(request, ok=False, text=text)
