@@ -468,6 +468,71 @@ def test_a_script_s_own_error_ends_it_as_ever(holdfast: Any, script: Any) -> Non
     assert ran.returncode == 1 and "ValueError: mine" in ran.output
 
 
+HALF_MET = LIGHT_TORCH + """
+import datetime, os, threading, torch, torch.distributed as dist
+from holdfast.client.in_place import groups
+
+os.environ["WORLD_SIZE"] = "2"
+store, limit = dist.HashStore(), datetime.timedelta(seconds=600)
+
+class Half(dist.Store):  # of a rank that tells where it is, and does nothing more
+    def __init__(self, name):
+        super().__init__()
+        self.name = name
+    def set(self, key, value):
+        store.set(f"{self.name}/{key}", value)
+        threading.Event().wait()
+
+def meet(name):
+    before, over = groups.sockets(), threading.Event()
+    def answer():
+        while not over.wait(0.2):
+            groups.answer_for_others(before)
+    for what in (lambda: dist.ProcessGroupGloo(Half(name), 1, 2, limit), answer):
+        threading.Thread(target=what, daemon=True).start()
+    try:
+        dist.ProcessGroupGloo(dist.PrefixStore(name, store), 0, 2, limit)
+        return "connected"  # whose port is the lower one connects: half of them
+    except RuntimeError as error:
+        return "was waiting" if "closed by peer" in str(error) else str(error)
+    finally:
+        over.set()
+
+print(*{meet(str(number)) for number in range(16)}, sep=", ", flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.torch
+def test_a_rank_comes_out_that_waits_for_one_that_has_died_before_it_connected(holdfast: Any, script: Any) -> None:
+    ran = holdfast("run", script(HALF_MET), timeout=60)
+    assert ran.returncode == 0, ran.output
+    assert set(ran.stdout.strip().split(", ")) == {"connected", "was waiting"}, ran.output
+
+
+STORE_GONE = LIGHT_TORCH + """
+import datetime, os, sys, threading, torch, torch.distributed as dist
+from holdfast.client.in_place import groups
+
+os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": sys.argv[1]}
+threading.Timer(0.5, groups.answer_for_others, [frozenset()]).start()
+store = dist.TCPStore("localhost", int(sys.argv[1]), 2, False, datetime.timedelta(seconds=600))
+groups.interrupt(frozenset())
+try:
+    store.get("the first rank's word")
+except dist.DistNetworkError:
+    print("out", flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.torch
+def test_a_rank_comes_out_that_looks_for_the_store_of_one_that_has_died(holdfast: Any, script: Any, free_port: int) -> None:
+    """Torch tries again until its time-out: there is no connection that could be shut."""
+    ran = holdfast("run", script(STORE_GONE), free_port, timeout=60)
+    assert ran.returncode == 0 and ran.stdout.strip() == "out", ran.output
+
+
 SENDS = LIGHT_TORCH + """
 import os, signal, sys, time, torch, torch.distributed as dist
 from holdfast import client

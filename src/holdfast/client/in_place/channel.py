@@ -172,8 +172,11 @@ class Channel:
             self.state.settle()
         self.is_raised = False
         for self.sent in itertools.count():
-            with suppress(OSError):  # no descriptor is left: the signal may do alone
-                groups.interrupt(self.before)
+            with suppress(Exception):  # no descriptor is left, or torch is another one: the signal may do alone
+                if self.sent & self.sent - 1 == 0 or self.sent > OFTEN:  # torch tries again after pauses that grow
+                    groups.interrupt(self.before)
+                    if self.sent:
+                        groups.answer_for_others(self.before)
             if not self.is_out.is_set():
                 signal.pthread_kill(self.main, SIGNAL)
             if self.is_out.wait(AGAIN_S if self.is_raised or self.sent > OFTEN else SOON_S):

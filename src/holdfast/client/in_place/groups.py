@@ -1,7 +1,8 @@
 """How are torch's process groups ended when a round is left, so that no thread waits in one and nothing of it reaches the next?
 
 NCCL's abort ends its collectives. Gloo's (torch 2.13) does not end one that waits for a rank that lives: its connections have
-to be shut. They are not marked as gloo's, so all TCP connections go that this process has opened since the life began.
+to be shut. They are not marked as gloo's, so all TCP connections go that this process has opened since the life began. Nor does
+anything end its wait for a connection that a rank was to make and has died before: that rank is answered for.
 
 No signal ends torch's wait for a store that is not there yet. So that wait is made here, where one does.
 
@@ -15,6 +16,7 @@ import socket
 import sys
 import threading
 from _thread import start_new_thread
+from contextlib import suppress
 from time import monotonic
 
 from holdfast.client.in_place import lost_sends
@@ -28,12 +30,15 @@ if TYPE_CHECKING:
 OF_GROUPS = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "tags_to_pg", "pg_coalesce_state")
 """What torch knows of its process groups, by name of the field."""
 LOOK_S = 0.005  # Between two looks whether the store is there.
+ANSWER_S = 0.1  # How long a socket of our own may take to be connected to.
 MEETING_S = 60.0  # After so long torch waits by itself, and says why it gives up.
 
 
 _held: list[object] = []
 """Process groups of this life. Whoever drops the last reference to one ends its threads. C++ code does that with the GIL, for
 which one of those threads may wait: DDP as it goes, or `destroy_process_group` in a `finally`."""
+_stand_ins: list[object] = []
+"""The store of this life, where its first rank has died."""
 _is_over = threading.Event()
 """The life that follows the one whose groups are kept has ended."""
 
@@ -75,6 +80,27 @@ def interrupt(before: Collection[str]) -> None:
         _abort_all(c10d, before)
 
 
+def answer_for_others(before: Collection[str]) -> None:
+    """End the waits for ranks that have died before they connected, or were connected to: there is nothing yet that could be
+    shut, and torch tries again until its time-out, half an hour (2.13). So what they had to do is done here.
+
+    Gloo, which has told where it is, is connected to for each rank, and that connection ends at once: who connects says which
+    rank it is, as a number of 8 bytes. The store that the first rank had on this host is served from here until the life is
+    over."""
+    if (torch := sys.modules.get("torch.distributed")) is None:
+        return
+    host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
+    for fd, name in _open_files().items():
+        if name.startswith("socket:") and name not in before and (address := _listens_at(fd)) and str(address[1]) != port:
+            for number in range(int(os.environ.get("WORLD_SIZE", "0"))):
+                with suppress(OSError), socket.create_connection(address, ANSWER_S) as one:
+                    one.sendall(number.to_bytes(8, sys.byteorder))
+    with suppress(OSError, RuntimeError, ValueError):  # another rank serves it by now, or it was on another host
+        socket.create_server((host, 0)).close()
+        socket.create_server((host, int(port))).close()
+        _stand_ins.append(torch.TCPStore(host, int(port), is_master=True, wait_for_workers=False))
+
+
 def await_store(backend: object = None, init_method: str | None = None, *others: object, **named: object) -> None:
     """Wait until the first rank serves the store where all meet, if that is how the script meets them. Called with what
     `init_process_group` is called with; torch comes to its own judgement afterwards."""
@@ -98,6 +124,7 @@ def tear_down(before: Collection[str]) -> None:
         return
     hold()
     _abort_all(c10d, before)
+    _stand_ins.clear()
     try:
         if c10d.is_initialized():
             c10d.destroy_process_group()
@@ -137,6 +164,15 @@ def _open_files() -> dict[int, str]:
         except OSError:  # it was the folder's own
             continue
     return found
+
+
+def _listens_at(fd: int) -> tuple[str, int] | None:
+    """Host and port. None: it is no TCP socket, or does not listen."""
+    with suppress(OSError), socket.socket(fileno=os.dup(fd)) as one:
+        if one.family in (socket.AF_INET, socket.AF_INET6) and one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            host, port, *_ = one.getsockname()
+            return host, port
+    return None
 
 
 def _shut(fd: int, name: str) -> None:
