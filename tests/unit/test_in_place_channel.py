@@ -77,6 +77,19 @@ def regrouping(channel: Channel) -> threading.Thread:
     return thread
 
 
+def test_no_round_is_let_go_of_while_a_try_to_end_what_is_open_is_under_way(page: Page) -> None:
+    """It would shut what the next life has opened."""
+    channel = listening(page)
+    with channel.tries:
+        page.say(1)
+        thread = regrouping(channel)
+        thread.join(0.2)
+        assert page.told == []
+    page.await_told(layout.LET_GO)
+    page.say(2, {})
+    thread.join(PATIENCE_S)
+
+
 def test_a_round_is_let_go_of_once_and_the_next_begun(page: Page) -> None:
     channel = listening(page)
     page.say(1)

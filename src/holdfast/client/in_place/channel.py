@@ -65,6 +65,7 @@ class Channel:
         self.heard = bootstrap.words[layout.LIFE_ASKED]  # The last word of the agent's.
         self.is_asked = threading.Event()  # The agent wants this round left.
         self.is_out = threading.Event()  # The main thread has left the script's code.
+        self.tries = threading.Lock()  # Over what the thread does to torch's groups.
         self.is_told = threading.Event()  # The agent has said something since the main thread last looked.
         self.is_awaited = False  # The agent has said what the next life is, and waits for the script's code to be called.
 
@@ -99,6 +100,8 @@ class Channel:
 
     def regroup(self) -> None:
         """Let go of the round, and wait for the next."""
+        with self.tries:
+            pass  # none reaches what the next life opens
         if self.tear_down is not None:
             self.tear_down()
         groups.tear_down(self.before)
@@ -172,8 +175,9 @@ class Channel:
             self.state.settle()
         self.is_raised = False
         for self.sent in itertools.count():
-            with suppress(Exception):  # no descriptor is left, or torch is another one: the signal may do alone
-                if self.sent & self.sent - 1 == 0 or self.sent > OFTEN:  # torch tries again after pauses that grow
+            with self.tries, suppress(Exception):  # no descriptor is left, or torch is another one: the signal may do alone
+                is_time = self.sent & self.sent - 1 == 0 or self.sent > OFTEN  # torch tries again after pauses that grow
+                if is_time and not self.is_out.is_set():
                     groups.interrupt(self.before)
                     if self.sent:
                         groups.answer_for_others(self.before)
