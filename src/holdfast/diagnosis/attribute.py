@@ -15,6 +15,7 @@ from holdfast.diagnosis.evidence import End, Evidence, Sighting, quote, writer
 from holdfast.diagnosis.hangs.recorder_file import compare
 from holdfast.diagnosis.hangs.stack_groups import outlier
 from holdfast.diagnosis.hangs.suspects import named
+from holdfast.diagnosis.hangs.uneventful import uneventful
 from holdfast.diagnosis.hangs.waiting import waited_for
 from holdfast.diagnosis.judgement import HELPS
 from holdfast.diagnosis.opinions.learned_words import weighed
@@ -39,7 +40,7 @@ SIGNALS = {
     -8: (Class.FRAMEWORK, 0.5, "divided by zero in native code (SIGFPE)", "see the library in its stack, and its input"),
     -5: (Class.FRAMEWORK, 0.5, "ran into a trap in native code (SIGTRAP)", "see what it wrote on stderr"),
     -31: (Class.ENVIRONMENT, 0.7, "made a call that the system forbids (SIGSYS)", "see the container's seccomp profile"),
-    -24: (Class.PREEMPTED, 0.6, "used up its processor time (SIGXCPU)", "ask for more time"),
+    -24: (Class.ENVIRONMENT, 0.7, "used up its processor time (SIGXCPU)", "raise `ulimit -t`, or train elsewhere"),
     -25: (Class.STORAGE, 0.7, "wrote a file larger than its limit (SIGXFSZ)", "raise `ulimit -f`"),
     -12: (Class.PREEMPTED, 0.5, "was told of its end by the scheduler (SIGUSR2)", "start it again"),
     -10: (Class.PREEMPTED, 0.5, "was told of its end by the scheduler (SIGUSR1)", "start it again"),
@@ -88,12 +89,19 @@ def _by_rules(evidence: Evidence) -> Finding:
     if own := _known_end(symptoms, places):
         return own
     # Nobody says why. Then who was not where the others waited tells more than who complained.
-    signs = (compare(evidence.records), outlier(evidence.stacks), waited_for(evidence))
-    if found := max(filter(None, signs), key=lambda one: one.confidence, default=None):
+    if found := _of_signs(evidence, symptoms):
         return _its_own(found, symptoms, places) or found
     if symptoms:
         return _finding(symptoms, places)
     return _of_guilty(alive, places) or _of_little(alive, places)
+
+
+def _of_signs(evidence: Evidence, symptoms: Sequence[Sighting]) -> Finding | None:
+    """What nobody says: who was elsewhere; where nothing failed either, what was unlike before."""
+    signs = [compare(evidence.records), outlier(evidence.stacks), waited_for(evidence)]
+    if all(one.rule.kind == Class.PREEMPTED for one in symptoms):
+        signs.append(uneventful(evidence))
+    return max(filter(None, signs), key=lambda one: one.confidence, default=None)
 
 
 def _of_child(one: Sighting, ends: Sequence[End]) -> Sighting:
@@ -226,7 +234,7 @@ def _said(one: Sighting, who: str, confidence: float) -> tuple[Class, str]:
 def _culprit(one: Sighting, same_depth: Sequence[Sighting], places: Places) -> int | None:
     """Which rank it blames."""
     if one.rule.depth == EFFECT:
-        return None if one.rank is None or one.peer or one.missing or one.op else places.rank(one)
+        return None
     if one.rule.kind == Class.FABRIC and one.peer:
         return None  # which of both ends it is, one of them cannot know
     return _of_same_cause(one, same_depth, places)

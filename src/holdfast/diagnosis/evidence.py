@@ -9,6 +9,7 @@ from holdfast.core.job.finding import Quote
 from holdfast.core.value import Value, replace
 from holdfast.diagnosis.hangs.recorder_file import Record
 from holdfast.diagnosis.logs.prefix import Process, Speaker
+from holdfast.diagnosis.logs.tail import Tail
 from holdfast.diagnosis.rule import Rule
 
 
@@ -26,6 +27,7 @@ class Sighting(Process):
     missing: tuple[int, ...] = ()  # Ranks that are waited for, where the line names them.
     seq: int | None = None  # Of a collective: its number in its group.
     op: str = ""
+    size: int | None = None  # And how many values this rank gave to it.
     count: int = 1  # How often the same one said so.
     left: int = 0  # Lines that come after it: its writer's own, where they can be told from others', else the file's.
     own: bool = False  # `left` counts its writer's own lines.
@@ -61,6 +63,7 @@ class Evidence(Value):
     records: tuple[Record, ...] = ()  # Of torch's flight recorder.
     pids: Mapping[tuple[str, int], int] = {}  # Ranks by node and pid, where a launcher has told that.
     sources: int = 0  # How many files were read.
+    tails: tuple[Tail, ...] = ()  # Of logs, what their beginning and end tell without a word of failure.
     said: tuple[str, ...] = ()  # Lines near the logs' ends that tell of a failure, each shape once.
 
 
@@ -80,6 +83,7 @@ def merged(one: Evidence, other: Evidence) -> Evidence:
         records=(*one.records, *other.records),
         pids={**other.pids, **one.pids},
         sources=one.sources + other.sources,
+        tails=(*one.tails, *other.tails),
         said=(*one.said, *other.said),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import deque
+from collections import ChainMap, deque
 from collections.abc import Iterator, Sequence
 
 from holdfast.core.errors import UsageError
@@ -60,7 +60,8 @@ def gather(paths: Sequence[str], rules: Rules | Meanings, *, most_bytes: int | N
             if path in paths:
                 raise UsageError(f"{path} cannot be read: {error.strerror}", hint="check its path and rights") from error
     sources = len(logs) + len(stacks) + len(records)
-    return replace(_told(logs), stacks=stacks, records=tuple(records), sources=sources)
+    stacks = {**ChainMap(*(log.stacks for log in logs)), **stacks}
+    return replace(_told(logs), tails=tuple(log.tail for log in logs), stacks=stacks, records=tuple(records), sources=sources)
 
 
 def _told(logs: Sequence[Log]) -> Evidence:
@@ -93,7 +94,8 @@ def of_text(text: str, rules: Rules, *, source: str = "", speaker: Speaker | Non
     """What a text tells."""
     log = Scanner(rules).text(text, source, speaker)
     sightings, ranks, said = tuple(log.sightings.values()), tuple(sorted(log.ranks)), distinct(log.said)
-    return Evidence(sightings=sightings, ends=tuple(log.ends), ranks=ranks, pids=log.box.pids, sources=1, said=said)
+    told = Evidence(sightings=sightings, ends=tuple(log.ends), ranks=ranks, pids=log.box.pids, sources=1, said=said)
+    return replace(told, tails=(log.tail,), stacks=log.stacks)
 
 
 def ends(paths: Sequence[str], told: Evidence, *, logs: int, lines: int) -> list[Sequence[str]]:

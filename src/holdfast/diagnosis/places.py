@@ -16,6 +16,7 @@ BESIDE = (Class.GPU, Class.USER_CODE, Class.FRAMEWORK)
 """Classes of what a rank may complain of when something below it broke; and the same class as that."""
 
 MOST_LOCAL = 8  # Ranks that a node has, at most, where nobody says how many.
+SIZES = (1, 2, 4, 8, 16)  # How many it may have.
 
 _DEVICE = re.compile(r"(?:\bGPU |\bcuda:|\bXPU )([1-9]\d?)\b")
 
@@ -27,13 +28,14 @@ class Places:
         self.nodes: dict[int, str] = {}
         self.locals: dict[tuple[str, int], int] = {}
         self.pids: dict[tuple[str, int], int] = {}
-        self.lowest = min(evidence.ranks, default=0)
+        self.lowest, self.highest = min(evidence.ranks, default=0), max(evidence.ranks, default=0)
         everybody: list[End | Sighting] = [*evidence.ends, *evidence.sightings]
         self.several = len({one.node for one in everybody if one.node}) > 1
         for one in everybody:
             if one.rank is not None:
                 self._note(one, one.rank)
         self.pids = {**evidence.pids, **self.pids}
+        self.evidence = evidence
         self.told = frozenset(end for end in evidence.ends if end.rank is not None)
         ends = tuple(end if end.rank is not None else replace(end, rank=self._of_process(end)) for end in evidence.ends)
         self.evidence = replace(evidence, ends=ends)  # Ends of which only the place was told have their rank.
@@ -82,9 +84,17 @@ class Places:
         at = {rank for (node, local), rank in self.locals.items() if local == one.local and one.node in ("", node)}
         if len(at) == 1:
             return at.pop()
-        if not self.several:  # one node: a local rank is a rank, unless those that speak are all of a later node
-            return None if self.lowest >= MOST_LOCAL > one.local else one.local
+        if not self.several:  # one node: a local rank is a rank, unless those that speak are of a later node
+            return one.local if self.highest < MOST_LOCAL else self._who_failed_there(one.local)
         return self._in_order(one.node, one.local)
+
+    def _who_failed_there(self, local: int) -> int | None:
+        """Of several nodes' ranks: the one with that place on its node that says what failed; else the first node's."""
+        says = {seen.rank for seen in self.evidence.sightings if seen.rank is not None and seen.rule.depth >= SYMPTOM}
+        fit = {rank for rank in says if any(rank % size == local for size in SIZES)}
+        if not says and (self.lowest < MOST_LOCAL or local >= MOST_LOCAL):
+            return local
+        return fit.pop() if len(fit) == 1 else None
 
     def _in_order(self, node: str, local: int) -> int | None:
         """Which rank has that place on a node of which enough is known: they are given out in order."""

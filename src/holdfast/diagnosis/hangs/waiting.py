@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from holdfast.core.job.finding import Class, Finding
 from holdfast.diagnosis.evidence import Evidence, Sighting, quote
 from holdfast.diagnosis.hangs.suspects import BRANCH, KEPT, NETWORK, are_few, blame
 from holdfast.diagnosis.tables import EFFECT
+
+OF_ONE_SIZE = frozenset({"ALLREDUCE", "BROADCAST", "REDUCE", "ALLGATHER", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"})
+"""Collectives to which all ranks give as many values."""
 
 _TIMES_OUT = re.compile(r"(?i)\btim(?:ed|e)[- ]?out")
 
@@ -40,24 +43,30 @@ def _by_number(stuck: dict[int, Sighting], evidence: Evidence) -> Finding | None
     everybody = _with_gaps(_everybody(evidence))
     places = Counter((one.seq or 0, one.op) for one in those)
     (seq, op), _ = places.most_common(1)[0]
-    behind = sorted(rank for rank, one in stuck.items() if (one.seq or 0) < seq)
-    elsewhere = sorted(rank for rank, one in stuck.items() if one.seq == seq and one.op != op)
     silent = sorted(everybody - stuck.keys())
     which = f"{op} number {seq}" if seq else op or "a collective"
-    if are_few(elsewhere, len(everybody)):
-        one = stuck[elsewhere[0]]
-        says = f"called {one.op} where the others called {which}"
-        return _found(Class.USER_CODE, 0.85, elsewhere, _with_first(one, those), says, BRANCH, node=one.node)
-    if are_few(behind, len(everybody)):
-        one = stuck[behind[0]]
-        says = f"was still at {one.op} number {one.seq} while the others waited in {which}"
-        return _found(Class.UNKNOWN, 0.7, behind, _with_first(one, those), says, KEPT, node=one.node)
+    for kind, sure, ranks, says, advice in _odd(stuck, seq, op, which):
+        if are_few(ranks, len(everybody)):
+            one = stuck[ranks[0]]
+            return _found(kind, sure, ranks, _with_first(one, those), says.format(one=one), advice, node=one.node)
     if are_few(silent, len(everybody)) and len(everybody) > 2:
         return _found(Class.UNKNOWN, 0.65, silent, those, f"never reached {which}, where all others waited", KEPT)
     if len(places) == 1 and not silent:
         says = f"all ranks reached {which}, and it never completed: the network between them, or NCCL itself"
         return _found(Class.FABRIC, 0.6, (), those, says, NETWORK)
     return None
+
+
+def _odd(stuck: dict[int, Sighting], seq: int, op: str, which: str) -> Iterator[tuple[Class, float, list[int], str, str]]:
+    """(class, how sure, ranks, what they did, what to do) of those that are not where most are, the surest first."""
+    here = {rank: one.size for rank, one in stuck.items() if (one.seq or 0, one.op) == (seq, op) and op in OF_ONE_SIZE}
+    size = Counter(here.values()).most_common(1)[0][0] if here else None
+    elsewhere = sorted(rank for rank, one in stuck.items() if one.seq == seq and one.op != op)
+    yield Class.USER_CODE, 0.85, elsewhere, f"called {{one.op}} where the others called {which}", BRANCH
+    others = sorted(rank for rank, its in here.items() if None not in (its, size) and its != size)
+    yield Class.USER_CODE, 0.85, others, f"gave {{one.size}} values to {which}, to which the others gave {size}", BRANCH
+    behind = sorted(rank for rank, one in stuck.items() if (one.seq or 0) < seq)
+    yield Class.UNKNOWN, 0.7, behind, f"was still at {{one.op}} number {{one.seq}} while the others waited in {which}", KEPT
 
 
 def _with_first(one: Sighting, those: Sequence[Sighting]) -> list[Sighting]:

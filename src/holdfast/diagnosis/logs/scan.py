@@ -17,7 +17,7 @@ from holdfast.core.value import fields_of, replace
 from holdfast.diagnosis.evidence import End, Sighting, writer
 from holdfast.diagnosis.judgement import EXCEPTION
 from holdfast.diagnosis.judgement import Frame as Call
-from holdfast.diagnosis.logs import ends
+from holdfast.diagnosis.logs import ends, tail
 from holdfast.diagnosis.logs.aftermath import SEARCHED, followed
 from holdfast.diagnosis.logs.frame import SAMPLE, Frame, learn
 from holdfast.diagnosis.logs.prefix import Speaker, index
@@ -65,6 +65,7 @@ _BOXED = "│╭╰┃┏┗"  # What the lines of a traceback begin with that r
 
 HANDED_ON = 4  # Lines after an exception that ends with a colon in which the one that it hands on may stand.
 
+STACK = b"(most recent call first):"  # At the end of the line above a thread's frames, as faulthandler writes them.
 LAST = 200  # Lines of a log's end that are looked at, where nothing in it is known.
 FRAMES = 300  # Lines, others' included, that a traceback may have.
 _FRAME = re.compile(r'  File "([^"]*)", line \d+(?:, in (.*))?')
@@ -102,6 +103,8 @@ class Log:
         self.places: dict[object, int] = {}  # Ranks of writers whose other lines only say their place on a node.
         self.alike: dict[bytes, int] = {}  # Lines that were read, by shape.
         self.raised: dict[int, Raised] = {}  # By line that ends a traceback.
+        self.tail = tail.Tail()
+        self.stacks: dict[int, str] = {}  # Of ranks that have written theirs here.
         self.said: list[str] = []  # Of its last lines, those that tell of a failure.
         self._pod, self._pod_line = speaker, -POD  # Whom `kubectl describe pod` describes, and since which line.
 
@@ -150,8 +153,10 @@ class Log:
             self.writers.update(self.box.pids.values())
 
     def look_at(self, sample: bytes) -> None:
-        """Find what stands before its lines, by some of them."""
-        self.frame = learn(sample.decode("utf-8", "replace").splitlines(), self.speaker)
+        """Find what stands before its lines, and what they tell without a word of failure, by some of them."""
+        lines = sample.decode("utf-8", "replace").splitlines()
+        self.frame = learn(lines, self.speaker)
+        self.tail = tail.read([line[:LONGEST] for line in lines], self.frame, self.speaker)
 
     def look_on(self, after: bytes, start: int) -> None:
         """Add to each sighting what came after it, and how often it came: once, at the end of the log, since a copy of the
@@ -234,6 +239,8 @@ class Scanner:
         """Read whole lines, which begin `offset` bytes after the file's beginning."""
         bare = block.translate(None, DIGITS)
         shapes = bare.split(b"\n")
+        if STACK in block:
+            self._stacks(log, block.split(b"\n"))
         if wanted := self._wanted(bare, shapes):
             at, before = offset, b""
             lines = block.split(b"\n")
@@ -245,6 +252,22 @@ class Scanner:
                         self._raised(log, wanted, lines, shapes, here, at)
                 at, before = at + len(line) + 1, line
         log.read_up_to(log.lines + len(shapes) - (not shapes[-1]))
+
+    def _stacks(self, log: Log, lines: list[bytes]) -> None:
+        """Keep what ranks have written of where their threads are."""
+        for here, line in enumerate(lines):
+            if STACK not in line:
+                continue
+            who, title = log.frame.split(_decoded(line), log.speaker)
+            if who.rank is None:
+                continue
+            own = [title]
+            for other in lines[here + 1 : here + FRAMES]:
+                speaker, text = log.frame.split(_decoded(other), log.speaker)
+                if speaker.mark == who.mark and not text.startswith("  "):
+                    break
+                own += [text] if speaker.mark == who.mark else []
+            log.stacks[who.rank] = "\n".join((log.stacks.get(who.rank, ""), *own))
 
     def _wanted(self, bare: bytes, lines: list[bytes]) -> dict[bytes, list[str]]:
         """Which shapes of these lines, together `bare`, have words, and which."""
@@ -392,11 +415,12 @@ def _sighting(
     rule: Rule, said: Mapping[str, str], meant: Speaker, text: str, source: str, line: int, offset: int
 ) -> Sighting:
     """What a line says, by the groups of its rule's pattern."""
+    seq, size = (int(said[group]) if group in said else None for group in ("seq", "size"))
     return Sighting(
         **{field: told for field, told in fields_of(meant).items() if field != "pod"},
         rule=rule, text=text.strip()[:500], source=source, line=line, offset=offset,
         what=said.get("what", ""), peer=said.get("peer") or said.get("peer_rank") or said.get("peer_rank2") or "",
-        seq=int(said["seq"]) if "seq" in said else None, op=said.get("op", ""), missing=_missing(said),
+        seq=seq, size=size, op=said.get("op", ""), missing=_missing(said),
     )  # fmt: skip
 
 
