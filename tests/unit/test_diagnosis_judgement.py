@@ -73,3 +73,26 @@ def test_a_crash_after_others_were_waited_for_is_no_cause() -> None:
     told = "ncclRemoteError: A call failed", "Fatal Python error: Aborted"
     lines = [f"[rank{rank}]: {text}" for rank in (0, 1) for text in told]
     assert judged(*lines, "[rank2]: Segmentation fault").rank == 2
+
+
+def test_an_event_of_kubernetes_that_is_called_a_warning_tells_of_a_failure() -> None:
+    assert judged("ml   8m   Warning  Failed   pod/moe-worker-3   Error: ImageInspectError").kind == "environment"
+    assert judged("WARNING: cached ImageInspectError, retrying").kind == "unknown"
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "google.auth.exceptions.RefreshError: ('invalid_grant: Bad Request', {'error': 'invalid_grant'})",
+        "botocore.exceptions.ClientError: An error occurred (ExpiredToken) when calling the GetObject operation: expired",
+    ],
+)
+def test_credentials_that_are_no_longer_good_are_the_environment_s(last: str) -> None:
+    found = judged(*raised("/srv/job/train.py", last))
+    assert (found.kind, found.action) == ("environment", "ask")
+
+
+def test_an_exception_whose_name_says_nothing_is_never_sure_by_words_alone() -> None:
+    last = "FrobError: expected shape (3, 4) but got (4, 3): the argument must be an option of the config"
+    found = judged(*raised("/srv/job/train.py", last))
+    assert found.kind == "user-code" and found.confidence <= 0.75

@@ -18,6 +18,9 @@ from holdfast.diagnosis.terms import Term, exceptions, kinds_of_lines, signs
 MOST = 0.92
 """No sum of signs is surer, unless one of them is: from 0.93 on a finding may end a job (`recovery.findings`)."""
 
+OF_ANYTHING, MOST_OF_ANYTHING = ("python-runtime", "python-exception"), 0.75
+"""Exceptions whose name says nothing, and how sure words and frames alone may be."""
+
 GUESS = 0.45  # No guess by words alone is surer.
 SURE = 0.62  # From this on a message says why.
 NEAR = 8  # Frames, from the innermost, that are looked at.
@@ -241,13 +244,20 @@ def _likeliest(weights: dict[Class, float], known: Term | None, causes: Sequence
     likely = tuple((kind, round(shares[kind] / whole, 2)) for kind in order[:3])
     kind = order[0]
     saying = [term for term in (*causes, *([known] if known else ())) if term.kind == kind]
-    sure = min(shares[kind] / whole, max([MOST, *(term.sure for term in saying)]))
+    sure = min(shares[kind] / whole, _most(known, causes, saying))
     if of_cause := [term for term in saying if term in causes]:
         return Judged(term=replace(max(of_cause, key=lambda term: term.sure), sure=sure), likely=likely)
     term = saying[0] if saying else replace(known or exceptions()["RuntimeError"], kind=kind, helps=HELPS[kind], depth=CAUSE)
     depth = CAUSE if term.depth == CAUSE and sure >= SURE else SYMPTOM
     action = term.action if saying and depth == CAUSE else _advised(kind, depth)
     return Judged(term=replace(term, sure=sure, depth=depth, action=action), likely=likely)
+
+
+def _most(known: Term | None, causes: Sequence[Term], saying: Sequence[Term]) -> float:
+    """How sure all signs together may be. Of an exception whose name says nothing, words and frames only tell."""
+    if known is not None and known.name in OF_ANYTHING and not causes:
+        return MOST_OF_ANYTHING
+    return max([MOST, *(term.sure for term in saying)])
 
 
 def _advised(kind: Class, depth: int) -> Action:

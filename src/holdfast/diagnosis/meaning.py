@@ -60,8 +60,8 @@ class Meanings:
         return known if means is None or not _counts(means, text, known, is_raised=is_raised) else _as_rule(means, text)
 
     def _names_better(self, rule: Rule, text: str, inside: list[str]) -> bool:
-        """Whether a broken installation explains what the rule that knows the line takes for a library's failure."""
-        said = self._inside(text, inside) if rule.kind == Class.FRAMEWORK else ()
+        """Whether the environment explains what the rule that knows the line takes for a library's or a store's failure."""
+        said = self._inside(text, inside) if rule.kind in (Class.FRAMEWORK, Class.STORAGE) else ()
         return any(term.kind == Class.ENVIRONMENT and term.sure > rule.confidence for term in said)
 
     def guess(self, text: str) -> Meaning | None:
