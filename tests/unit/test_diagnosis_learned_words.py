@@ -100,3 +100,14 @@ def test_each_message_that_is_learned_from_has_a_class_and_stands_there_once(fil
     told = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     assert {one["class"] for one in told} <= CLASSES.keys() and all(set(one) == {"class", "text"} for one in told)
     assert len({one["text"] for one in told}) == len(told)
+
+
+def test_what_stands_above_all_progress_or_follows_from_another_s_failure_is_no_word_of_it() -> None:
+    log = (
+        "export TORCH_NCCL_ASYNC_ERROR_HANDLING=1\n"
+        "cannot find nvidia-smi, falling over to lspci: device missing\n"
+        "step 7 loss 1.2\n"
+        f"{STORAGE[0]}\n"
+        "[rank1]: RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.3]:911\n"
+    )
+    assert of_text(log, load()).said == STORAGE

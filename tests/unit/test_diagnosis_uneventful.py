@@ -106,3 +106,14 @@ def test_of_several_nodes_ranks_a_local_one_is_that_which_says_what_failed() -> 
         "failed (exitcode: -7) local_rank: 3 (pid: 88213) of binary: /opt/venv/bin/python",
     )  # fmt: skip
     assert found.rank == 19
+
+
+def test_gradients_that_are_no_number_are_told_too() -> None:
+    broken = [f"{{'loss': 0.0, 'grad_norm': nan, 'epoch': {n / 100}}}" for n in range(8)]
+    assert told(*broken, "KeyboardInterrupt").kind == Class.DATA
+
+
+def test_the_rank_that_only_tells_of_its_work_is_missed_where_the_others_wait() -> None:
+    waits = (WATCHDOG.format(rank=rank, op="ALLREDUCE", size=64) for rank in (0, 1, 2))
+    found = told("[rank3]: waited 41.0 s for data", *waits)
+    assert (found.kind, found.rank) == (Class.UNKNOWN, 3)

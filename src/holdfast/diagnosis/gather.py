@@ -76,7 +76,7 @@ def _told(logs: Sequence[Log]) -> Evidence:
         pids={pid: rank for log in logs for pid, rank in log.box.pids.items()},
         ranks=tuple(sorted(ranks)),
         writers=_writers(logs),
-        said=distinct(line for log in sorted(logs, key=_telling) for line in log.said),
+        said=distinct(line for log in sorted(logs, key=_telling) for line in log.own_words()),
     )
 
 
@@ -93,7 +93,7 @@ def _writers(logs: Sequence[Log]) -> int:
 def of_text(text: str, rules: Rules, *, source: str = "", speaker: Speaker | None = None) -> Evidence:
     """What a text tells."""
     log = Scanner(rules).text(text, source, speaker)
-    sightings, ranks, said = tuple(log.sightings.values()), tuple(sorted(log.ranks)), distinct(log.said)
+    sightings, ranks, said = tuple(log.sightings.values()), tuple(sorted(log.ranks)), distinct(log.own_words())
     told = Evidence(sightings=sightings, ends=tuple(log.ends), ranks=ranks, pids=log.box.pids, sources=1, said=said)
     return replace(told, tails=(log.tail,), stacks=log.stacks)
 

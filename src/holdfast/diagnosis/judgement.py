@@ -172,6 +172,8 @@ def _innermost(text: str) -> re.Match[str] | None:
 def _of_exception(found: re.Match[str], *, is_raised: bool) -> Term | None:
     """What the exception's class means by itself."""
     known, name = exceptions(), found["name"]
+    if not is_raised and name in ("Error", "error") and not found["path"]:
+        return None  # so any program begins a line that tells of a failure
     for one in (found["inner"], found["path"] + name, name):
         if one in known:
             return known[one]

@@ -28,8 +28,12 @@ _NUMBERS = re.compile(r"\d+(?:\.\d+)?")
 
 def uneventful(evidence: Evidence) -> Finding | None:
     """The surest of these. None: nothing of the kind."""
-    found = [one for tail in evidence.tails for one in (_of_loss(tail.losses), _of_pace(tail.times), _of_silence(tail))]
+    found = [one for tail in evidence.tails for one in _of_numbers(tail)]
     return _of_last_lines(evidence) or next(filter(None, found), None)
+
+
+def _of_numbers(tail: Tail) -> tuple[Finding | None, ...]:
+    return _of_loss(tail.losses), _of_norms(tail.norms), _of_pace(tail.times), _of_silence(tail)
 
 
 def _of_last_lines(evidence: Evidence) -> Finding | None:
@@ -59,6 +63,13 @@ def _of_loss(losses: Sequence[float]) -> Finding | None:
     if lowest > 0 and now > GROWN * lowest and now > lowest + 1:
         return _found(Class.DATA, f"the loss has grown from {lowest:g} to {now:g}", f"loss: {now:g}")
     return None
+
+
+def _of_norms(norms: Sequence[float]) -> Finding | None:
+    end = norms[-FEW:]
+    if len(end) < FEW or any(map(math.isfinite, end)):
+        return None
+    return _found(Class.DATA, "the gradients' norm is no number any more", f"gradient norm: {end[-1]}")
 
 
 def _of_pace(times: Sequence[float]) -> Finding | None:

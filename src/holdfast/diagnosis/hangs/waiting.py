@@ -74,7 +74,8 @@ def _with_first(one: Sighting, those: Sequence[Sighting]) -> list[Sighting]:
 
 
 def _everybody(evidence: Evidence) -> set[int]:
-    return {*evidence.ranks, *range(evidence.world_size or 0)}
+    spoke = {rank for tail in evidence.tails for rank in tail.last}
+    return {*evidence.ranks, *spoke, *range(evidence.world_size or 0)}
 
 
 def _with_gaps(ranks: set[int]) -> set[int]:

@@ -34,6 +34,11 @@ _PROGRESS = (
 """Each begins with fixed letters: `re` finds these ten times as fast as one pattern of all."""
 
 
+def is_progress(line: bytes) -> bool:
+    """Whether a line tells of progress."""
+    return any(sign.search(line) for sign in _PROGRESS)
+
+
 def followed(
     sightings: Collection[Sighting], lines: int, speaker: Speaker, after: bytes, start: int, frame: Frame
 ) -> list[Sighting]:

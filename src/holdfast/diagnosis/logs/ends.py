@@ -61,6 +61,11 @@ _ENDS = (
 Holdfast. `code` is as `Popen.returncode`, `status` as a shell says it; `signal` is a number, a name, or what srun calls it."""
 
 
+def tells_only(text: str) -> bool:
+    """Whether a line tells no more than that a process has ended, with which code."""
+    return "failed (exitcode:" in text or ": Exited with exit code" in text
+
+
 class Box:
     """Reads one file's lines."""
 

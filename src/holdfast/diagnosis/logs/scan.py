@@ -18,12 +18,12 @@ from holdfast.diagnosis.evidence import End, Sighting, writer
 from holdfast.diagnosis.judgement import EXCEPTION
 from holdfast.diagnosis.judgement import Frame as Call
 from holdfast.diagnosis.logs import ends, tail
-from holdfast.diagnosis.logs.aftermath import SEARCHED, followed
+from holdfast.diagnosis.logs.aftermath import SEARCHED, followed, is_progress
 from holdfast.diagnosis.logs.frame import SAMPLE, Frame, learn
 from holdfast.diagnosis.logs.prefix import Speaker, index
 from holdfast.diagnosis.logs.sieve import Sieve
 from holdfast.diagnosis.meaning import TRACEBACK, Meaning, Meanings
-from holdfast.diagnosis.opinions.learned_words import tells
+from holdfast.diagnosis.opinions.learned_words import shape, tells
 from holdfast.diagnosis.rule import Rule, Rules
 from holdfast.diagnosis.tables import CAUSE, EFFECT, MACHINE, SYMPTOM
 
@@ -152,6 +152,12 @@ class Log:
             self.ranks.update(self.box.pids.values())
             self.writers.update(self.box.pids.values())
 
+    def own_words(self) -> list[str]:
+        """Its last lines that tell of a failure, without those of what followed from another's, if there are others."""
+        effects = {shape(one.text) for one in self.sightings.values() if one.rule.depth == EFFECT}
+        own = [line for line in self.said if shape(line.strip()[:500]) not in effects and not ends.tells_only(line)]
+        return own or self.said
+
     def look_at(self, sample: bytes) -> None:
         """Find what stands before its lines, and what they tell without a word of failure, by some of them."""
         lines = sample.decode("utf-8", "replace").splitlines()
@@ -216,12 +222,16 @@ class Scanner:
     def _guess(self, log: Log, sample: bytes) -> None:
         """Keep those of its last lines that tell of a failure; take what they tell by words, where nothing else is known."""
         best: tuple[float, Sighting] | None = None
+        before = b""
         lines = sample.rstrip(b"\n").split(b"\n")[-LAST:]
         is_known = bool(log.ends or log.sightings)
+        begun = next((at for at, line in enumerate(lines) if is_progress(line)), 0)  # What stands above was survived.
         for number, line in enumerate(lines, log.lines - len(lines) + 1):
             whole = _decoded(line)
-            if is_known and not tells(whole):
+            if (is_known and not tells(whole)) or number <= log.lines - len(lines) + begun or _is_source(line, before):
+                before = line
                 continue
+            before = line
             speaker, text = log.frame.split(whole, log.speaker)
             if tells(text):
                 log.said.append(text)

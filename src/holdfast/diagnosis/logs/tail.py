@@ -20,6 +20,7 @@ LEAST = 6  # Numbers of a kind, below which they tell nothing.
 _WHEN = re.compile(r"(?:\d{4}[-/](\d\d)[-/](\d\d)[T _]|\b[IWE](\d\d)(\d\d) )(\d\d):(\d\d):(\d\d)")
 _RANK = re.compile(r"(?i)(?<![a-z])(?<!local )(?<!local_)rank[ =:#]+(\d{1,5})\b")
 _LOSS = re.compile(r"(?i)\bloss['\"]?(?: *[:=] *| )(nan|inf|[-+]?\d+\.\d+(?:e[-+]?\d+)?)\b")
+_NORM = re.compile(r"(?i)\b(?:grad(?:ient)?[_ ]?norm|gnorm)['\"]?(?: *[:=] *| )(nan|inf|[-+]?\d+\.\d+(?:e[-+]?\d+)?)\b")
 _TIME = re.compile(
     r"(?i)(?:\b(?:step|iter(?:ation)?|batch)[ _]?time['\"]?(?: \((?:s|ms)\))?|elapsed time per iteration \(ms\)|\bTime)"
     r"[:=] *(\d+\.\d+)|\b(\d+\.\d+) ?s(?:ec)?/(?:it|step)"
@@ -33,6 +34,7 @@ class Tail(Value):
     silent_s: float = 0.0  # Before the last line that says when.
     usual_s: float = 0.0  # Between two such lines, mostly.
     losses: tuple[float, ...] = ()  # In their order.
+    norms: tuple[float, ...] = ()  # Of gradients.
     times: tuple[float, ...] = ()  # Of steps, in one unit.
 
 
@@ -53,6 +55,7 @@ def read(lines: Sequence[str], frame: Frame, speaker: Speaker) -> Tail:
         silent_s=gaps[-1] if gaps else 0.0,
         usual_s=median(gaps[:-1]) if len(gaps) > LEAST else 0.0,
         losses=tuple(float(one) for line in lines for one in _LOSS.findall(line)),
+        norms=tuple(float(one) for line in lines for one in _NORM.findall(line)),
         times=tuple(_of_steps(lines)),
     )
 

@@ -19,9 +19,10 @@ from holdfast.diagnosis.terms import BASE, kinds_of_lines, learned
 
 RULES_SURE = 0.9  # From this confidence on a rule is not doubted.
 DOUBTED = 0.69  # What is left of a rule's confidence where the words speak for another class.
-SURE, SURER = 0.6, 0.8  # How likely a class must be by the words to be named where no rule names one, and against one.
+SURE, SURER = 0.5, 0.72  # How likely a class must be by the words to be named where no rule names one, and against one.
 MOST = 0.65  # No answer by words alone is surer: where they were tried, two in three were right.
 MOST_LINES = 60
+STORIES = ("waited-for", "stack-outlier", "last-lines", "uneventful")  # What is no line's: no words are against it.
 
 _FAILS = (  # One line at least must have one of these: the others may be harmless.
     *("error", "exception", "fatal", "fail", "critical", "cannot", "can't", "unable", "abort", "panic", "kill", "denied"),
@@ -47,13 +48,18 @@ def _fails(line: str) -> bool:
     return any(word in lower for word in _FAILS)
 
 
+def shape(line: str) -> str:
+    """The line, whatever its numbers."""
+    return _DIGITS.sub("0", line)
+
+
 def distinct(lines: Iterable[str]) -> tuple[str, ...]:
     """The last of these lines, each shape once, where it came last."""
     found: dict[str, str] = {}
     for line in lines:
-        shape = _DIGITS.sub("0", line)
-        found.pop(shape, None)
-        found[shape] = line
+        key = shape(line)
+        found.pop(key, None)
+        found[key] = line
     return tuple(found.values())[-MOST_LINES:]
 
 
@@ -74,7 +80,7 @@ def features(lines: Iterable[str]) -> set[str]:
 def weighed(found: Finding, said: Sequence[str]) -> Finding:
     """The finding, where its rule is not sure as the words of `said` have it."""
     is_of_end = not found.rule and bool(found.evidence)  # how it ended is known, and tells more
-    if found.confidence >= RULES_SURE or is_of_end or not any(map(_fails, said)):
+    if found.confidence >= RULES_SURE or is_of_end or found.rule in STORIES or not any(map(_fails, said)):
         return found
     order = likely(said)
     kind, share = order[0]
