@@ -33,6 +33,7 @@ LIBRARY = "/opt/venv/lib/python3.11/site-packages"
         (["[rank2]: what():  CUDA error: uncorrectable ECC error encountered"], "gpu"),
         (["[rank2]: Process group watchdog thread terminated with exception: CUDA error: unspecified launch failure"], "gpu"),
         (["srun: error: n7: task 3: Illegal instruction (core dumped)"], "environment"),
+        (["All 10 retry attempts failed. The last failure: Unavailable: HTTP response code 503 with body ''"], "storage"),
         (["Nov 12 03:14:07 n4 systemd[1]: train.service: Main process exited, code=exited, status=203/EXEC"], "environment"),
         (["Nov 12 03:14:07 n4 kernel: amdgpu 0000:c1:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x21]"], "gpu"),
     ],

@@ -15,6 +15,7 @@ from holdfast.core.value import Value
 from holdfast.diagnosis.logs.frame import Frame
 from holdfast.diagnosis.logs.prefix import Speaker
 
+BEGIN, END = 60, 200  # Lines that are looked at.
 LEAST = 6  # Numbers of a kind, below which they tell nothing.
 
 _WHEN = re.compile(r"(?:\d{4}[-/](\d\d)[-/](\d\d)[T _]|\b[IWE](\d\d)(\d\d) )(\d\d):(\d\d):(\d\d)")
@@ -42,7 +43,8 @@ def read(lines: Sequence[str], frame: Frame, speaker: Speaker) -> Tail:
     """What these lines, in their order, tell. `speaker`: who writes the file."""
     last: dict[int, str] = {}
     when: list[float] = []
-    for line in lines:
+    lines = lines if len(lines) <= BEGIN + END else [*lines[:BEGIN], *lines[-END:]]
+    for line in lines[-END:]:
         who, text = frame.split(line, speaker)
         named = _RANK.findall(text)
         rank = int(named[0]) if who.rank is None and len(named) == 1 else who.rank
@@ -54,14 +56,15 @@ def read(lines: Sequence[str], frame: Frame, speaker: Speaker) -> Tail:
         last=last,
         silent_s=gaps[-1] if gaps else 0.0,
         usual_s=median(gaps[:-1]) if len(gaps) > LEAST else 0.0,
-        losses=tuple(float(one) for line in lines for one in _LOSS.findall(line)),
-        norms=tuple(float(one) for line in lines for one in _NORM.findall(line)),
+        losses=tuple(float(one) for line in lines if "oss" in line for one in _LOSS.findall(line)),
+        norms=tuple(float(one) for line in lines if "norm" in line for one in _NORM.findall(line)),
         times=tuple(_of_steps(lines)),
     )
 
 
 def _of_steps(lines: Iterable[str]) -> list[float]:
-    return [float(one or other) for line in lines for one, other in _TIME.findall(line)[:1]]
+    told = (line for line in lines if "ime" in line or "s/" in line)
+    return [float(one or other) for line in told for one, other in _TIME.findall(line)[:1]]
 
 
 def _seconds(*found: str) -> float:

@@ -28,6 +28,7 @@ _FAILS = (  # One line at least must have one of these: the others may be harmle
     *("error", "exception", "fatal", "fail", "critical", "cannot", "can't", "unable", "abort", "panic", "kill", "denied"),
     *("exceed", "lost", "unreachable", "crash", "refused", "timeout", "timedout", "time out", "timed out", "oom", "xid", "ecc"),
     *("no such", "invalid", "unexpected", "corrupt", "missing", "preempt", "cancel", "evict", "drain"),
+    *("could not", "couldn't"),
 )
 _TELLS = (*_FAILS, "memory", "signal", "not ", "warn", "assert")
 _DOWN = re.compile(r"down\b")
