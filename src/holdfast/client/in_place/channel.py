@@ -199,7 +199,7 @@ def open_channel(bootstrap: ModuleType, regroup: type[BaseException], tear_down:
     start_new_thread(channel.listen, ())
     this_worker.tell_life(layout.IN_PLACE)
     if "torch.optim" in sys.modules:
-        with suppress(ImportError):
+        with suppress(Exception):
             import_module("torch._dynamo")  # as the first optimizer does, and 0.1 million objects with it
     gc.freeze()  # what the script has imported stays: to look through torch's objects takes 0.1 s at each life's end
     return channel
