@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
+import sys
 import threading
 from collections.abc import Iterator
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -139,6 +140,37 @@ def test_a_rank_without_descriptors_hears_the_next_word_too(page: Page, monkeypa
     page.say(2, {})
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
+
+
+def test_the_signal_raises_nothing_in_our_own_code(page: Page) -> None:
+    """However often it comes: to let go of all that the script's functions had may take longer than until it is sent again."""
+    channel = Channel(page, KeyboardInterrupt, None)  # type: ignore[arg-type]
+    channel.is_awaited = True
+    asked = [False, True]  # what the code is told, and what the handler is
+    channel.is_asked = SimpleNamespace(is_set=lambda: asked[0])  # type: ignore[assignment]
+    raised: list[str] = []
+
+    def signalled(frame: FrameType, event: str, argument: object) -> None:
+        asked.reverse()
+        try:
+            channel.interrupted(module.SIGNAL, frame)
+        except KeyboardInterrupt:
+            name = frame.f_code.co_name
+            if frame.f_globals is not globals() or name == "tell_life":  # else it stands for the script's code
+                raised.append(name)
+        asked.reverse()
+
+    sys.setprofile(signalled)
+    try:
+        channel.enter()
+        asked[0] = True
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            assert channel.leave(error, is_regroup=True)
+    finally:
+        sys.setprofile(None)
+    assert page.told == [layout.IN_PLACE] and not raised
 
 
 def test_a_second_loop_over_lives_is_told_that_only_the_first_can() -> None:

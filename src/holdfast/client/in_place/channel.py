@@ -46,6 +46,9 @@ second an update may come to its end: all ranks are in it at the same time, and 
 OURS = ("holdfast.client.in_place.lives", "holdfast.client.in_place.channel")
 """Code that looks for the agent's word by itself."""
 
+HELPERS = ("threading", "contextlib")
+"""Code that works for its caller, ours or the script's."""
+
 FOLLOWS_S = 1.0
 """An error that tells of another rank's end often comes before the agent's word: so long is that waited for. The agent knows of
 a death within milliseconds; of a node's, later, and then the rank ends with its error as ever."""
@@ -79,10 +82,10 @@ class Channel:
         """The script's code begins. If it need not, it is interrupted as soon as it has."""
         self.is_out.clear()
         self.before = groups.sockets()
-        self.inside = True
         if self.is_awaited:
             self.is_awaited = False
             this_worker.tell_life(layout.IN_PLACE)
+        self.inside = True
         if self.is_asked.is_set():
             start_new_thread(self.interrupt, ())
 
@@ -133,7 +136,7 @@ class Channel:
 
     def interrupted(self, signum: int, frame: FrameType | None) -> None:
         """The signal's handler, in the main thread."""
-        while frame is not None and _module_of(frame) == "threading":  # whose caller waits
+        while frame is not None and _module_of(frame) in HELPERS:
             frame = frame.f_back
         is_ours = (frame is not None and _module_of(frame) in OURS) or (
             self.sent < OFTEN and self.state is not None and self.state.in_update()
