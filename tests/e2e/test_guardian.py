@@ -90,6 +90,9 @@ def test_an_agent_ended_by_a_signal_leaves_nothing_and_the_shell_sees_the_signal
     one = small("--default-signals")
     os.kill(one.agent, signum)
     assert one.ends() == -signum
+    said = f"the agent (pid {one.agent}) was killed by {signum.name}: ended its workers"
+    asked = signum in (signal.SIGTERM, signal.SIGUSR1)  # it says so itself, where it can
+    assert (said in one.guardian.stderr.read().decode()) is not asked
 
 
 def test_a_signal_that_the_agent_does_not_handle_ends_both(small: Callable[..., Small]) -> None:

@@ -35,7 +35,7 @@ from typing import NoReturn
 
 from holdfast.core.errors import StartError
 from holdfast.core.machine import NEVER
-from holdfast.core.signals import signal
+from holdfast.core.signals import name_of, signal
 from holdfast.runtime.process import last_watch, process
 
 TICK_S = 1.0  # Longest sleep while there is a lease; otherwise the guardian sleeps until a signal comes.
@@ -63,6 +63,9 @@ _NOT_PASSED_ON = {
     signal.SIGTTIN, signal.SIGTTOU, signal.SIGWINCH, signal.SIGPIPE, signal.SIGURG, signal.SIGIO,
 }  # fmt: skip
 
+
+_NO_WISH = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
+"""Signals of which an agent never ends because it was asked to, so that it has not said why itself."""
 
 _SI_KERNEL = 0x80  # si_code of our own timer's SIGALRM (asm-generic/siginfo.h).
 
@@ -293,6 +296,9 @@ class _Guardian:
         if not os.WIFSIGNALED(status):
             os._exit(os.waitstatus_to_exitcode(status))
         signum = os.WTERMSIG(status)
+        if signum in _NO_WISH:
+            advice = "; if nobody did that, see whether memory ran out (journalctl -k)" if signum == signal.SIGKILL else ""
+            _say(f"the agent (pid {self.agent}) was killed by {name_of(signum)}: ended its workers{advice}")
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the agent's core is the one to keep
         if signum not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(signum, signal.SIG_DFL)
