@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import select
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from holdfast.core.job.failure import Failure
 from holdfast.telemetry.record import io_thread
 from holdfast.telemetry.record.io_thread import IoThread
 from holdfast.telemetry.record.recorder import HELD_LIMIT, Recorder
+from holdfast.telemetry.record.state_dir import running_nodes
 
 TERM, HUP = SignalReceived(signal="SIGTERM"), SignalReceived(signal="SIGHUP")
 
@@ -156,6 +158,28 @@ def test_when_there_is_room_again_it_records_what_was_missed(path: Path) -> None
             continue
     assert [line["event"] for line in whole[-2:]] == [Degraded.__name__, SignalReceived.__name__]
     assert whole[-2]["what"].startswith("3 events")
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_where_the_folder_is_removed_or_moved_the_record_goes_on_at_its_place(tmp_path: Path, is_moved: bool) -> None:
+    said: list[str] = []
+    folder = tmp_path / "job"
+    folder.mkdir()
+    path = folder / "events-n1.jsonl"
+    recorder = Recorder(str(path), "n1", complain=said.append, io_thread=patient())
+    recorder.record(TERM, at_unix=1.0, round=0, attempt=0)
+    recorder.flush()
+    folder.rename(tmp_path / "moved")
+    if not is_moved:
+        shutil.rmtree(tmp_path / "moved")
+    for _ in range(2):
+        recorder.record(HUP, at_unix=2.0, round=0, attempt=0)
+        recorder.flush()
+    assert [line["event"] for line in lines(path)] == [Degraded.__name__] + [SignalReceived.__name__] * 2
+    assert [line["seq"] for line in lines(path)] == [2, 3, 4] and "removed, or moved" in lines(path)[0]["what"]
+    assert running_nodes(str(folder)) == ["n1"]
+    recorder.close()
+    assert len(said) == 1 and str(path) in said[0]
 
 
 def test_a_folder_that_does_not_exist_is_a_bad_disk_too(tmp_path: Path) -> None:

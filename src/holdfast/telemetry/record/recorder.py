@@ -7,8 +7,9 @@ is asked for) belongs to that round: its own wins. The environment is never reco
 
 Records are kept in memory until the next `flush`, so that the way to the first worker, and the way from a failure to those who
 must hear of it, touch no disk. Each then is one write() to a file opened for appending: lines of several writers
-never mix. The agent flushes whenever it is about to rest. A disk that is full or gone costs one line on stderr and the events
-of that time, never the job; one that hangs costs a tenth of a second, once (`io_thread`).
+never mix. The agent flushes whenever it is about to rest. Where the file has been removed or moved, the record goes on in a new
+one at its place, where `status` and `why` look. A disk that is full or gone costs one line on stderr and the events of that
+time, never the job; one that hangs costs a tenth of a second, once (`io_thread`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 from holdfast.core.job.events import Event
 from holdfast.core.machine import NEVER
 from holdfast.core.value import as_json, to_plain
+from holdfast.telemetry.record import locks
 from holdfast.telemetry.record.io_thread import IoThread
 
 HELD_LIMIT = 10_000  # Records kept in memory before a flush comes by itself. A start of 1,000 ranks makes some 1,010.
@@ -46,6 +48,7 @@ class Recorder:
         self._fd = -1
         self._seq = 0
         self._is_torn = False
+        self._gap = ""  # Why the file does not begin with the first event. Empty: it does, or says so.
         self._missed = 0
         self._refused = 0
 
@@ -95,6 +98,10 @@ class Recorder:
     def _write_all(self, lines: list[dict[str, Any]], refused: int) -> None:
         """In the thread. `refused`: so many before them found no room to wait."""
         self._missed += refused
+        if self._fd >= 0 and not self._is_in_place():
+            self._close_file()
+            self._gap = "the record before this is not here: its file was removed, or moved, while the job ran"
+            self._complain(f"{self.path} was removed or moved. The job goes on; its record goes on in a new file there.")
         for line in lines:
             self._write(line)
 
@@ -102,16 +109,24 @@ class Recorder:
         try:
             if self._fd < 0:
                 self._open()
-            if self._missed:
-                what = f"{self._missed} events before this could not be recorded"
+            missed = f"{self._missed} events before this could not be recorded" if self._missed else ""
+            for what in filter(None, (self._gap, missed)):
                 envelope = {key: line[key] for key in ("at_unix", "node", "round", "attempt")}
                 self._append(envelope | {"event": "Degraded", "what": what, "instead": ""})
-                self._missed = 0
+            self._gap, self._missed = "", 0
             self._append(line)
         except OSError as error:
             if not self._missed:
                 self._complain(f"cannot record events in {self.path}: {error.strerror or error}. The job goes on without.")
             self._missed += 1
+
+    def _is_in_place(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self._fd), os.stat(self.path))
+        except FileNotFoundError:
+            return False
+        except OSError:  # a mount that is in trouble: nothing says that it is gone
+            return True
 
     def _append(self, line: dict[str, Any]) -> None:
         text = as_json({"seq": self._seq + 1} | to_plain(line)) + "\n"
@@ -124,7 +139,11 @@ class Recorder:
 
     def _open(self) -> None:
         """Open the file; where an earlier agent of this node wrote in it, go on with its numbers."""
+        if self._gap:
+            os.makedirs(os.path.dirname(self.path), 0o700, exist_ok=True)
         self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if self._gap:
+            locks.take(self._fd)  # as the agent has the one that is gone: by that it is known to live
         size = os.fstat(self._fd).st_size
         if size == 0 or self._seq:
             return
