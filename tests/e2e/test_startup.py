@@ -19,7 +19,7 @@ top of a module: argparse, re, enum, json, signal, typing, functools, collection
 logging is not: it loads traceback."""
 
 PROBE = """
-import os, sys
+import os, sys, time
 def note(path):
     with open(path, "w") as file:
         file.write("\\n".join(sorted(set(sys.modules) - before)))
@@ -28,6 +28,9 @@ def watch(event, args):
         note(os.environ["LOADED"])
 def leave(code, leave=os._exit):
     if "holdfast.agent.agent" in sys.modules:
+        until = time.monotonic() + 20
+        while "holdfast.diagnosis.tables.torch" not in sys.modules and time.monotonic() < until:
+            time.sleep(0.01)  # a thread loads it
         note(os.environ["LOADED"] + ".at-the-end")
     leave(code)
 before = set(sys.modules)
@@ -46,11 +49,17 @@ while time.monotonic() < until and not any(path.is_socket() for path in state.rg
 """Ends when the agent has begun to do what it had put off: it is done with that before it hears of the end."""
 
 FOR_AN_END = {
-    *("holdfast.agent.group.stopping", "holdfast.agent.group.shutdown", "holdfast.agent.group.hang_response",
-    "holdfast.rendezvous.coordinator.failure_handling"),
+    *(
+        "holdfast.agent.group.stopping",
+        "holdfast.agent.group.shutdown",
+        "holdfast.agent.group.hang_response",
+        "holdfast.rendezvous.coordinator.failure_handling",
+    ),
     *("holdfast.agent.reporting.final_report", "holdfast.agent.workers.error_files", "holdfast.runtime.hardware.gpus", "json"),
+    *("holdfast.diagnosis.collect", "holdfast.diagnosis.tables.torch"),
 }
-"""What a failure or an end needs. It is loaded before: by then there may be no descriptor left to read it by."""
+"""What a failure or an end needs. It is loaded before: by then there may be no descriptor left to read it by, or another
+version of us on the disk."""
 
 
 POD = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1", "JOBSET_NAME": "a", "POD_NAME": "a"}

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import pytest
 
+from holdfast.core.job.failure import Cause, Failure
 from holdfast.core.job.finding import Finding
+from holdfast.diagnosis import collect, terms
 from holdfast.diagnosis.attribute import attribute
 from holdfast.diagnosis.gather import of_text
 from holdfast.diagnosis.rule import load
@@ -99,3 +103,19 @@ def test_an_exception_whose_name_says_nothing_is_never_sure_by_words_alone() -> 
     last = "FrobError: expected shape (3, 4) but got (4, 3): the argument must be an option of the config"
     found = judged(*raised("/srv/job/train.py", last))
     assert found.kind == "user-code" and found.confidence <= 0.75
+
+
+def test_once_prepared_a_diagnosis_reads_nothing_of_ours_from_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the time of a failure it may have another version of us, or none, or hang."""
+    for one in (terms.terms, terms.exceptions, terms.signs, terms.kinds_of_lines, terms.learned):
+        one.cache_clear()
+    collect.prepare()
+
+    def gone(file: str) -> NoReturn:
+        raise FileNotFoundError(file)
+
+    monkeypatch.setattr(terms, "_lines", gone)
+    for cause in Cause:
+        for words in ("", "ValueError: x", "an ordinary line", "ncclSystemError: Connection refused"):
+            failure = Failure(rank=0, local_rank=0, node="n0", cause=cause, message=words, log_tail=(words,), at_unix=1.0)
+            assert collect.diagnose([failure]).sentence

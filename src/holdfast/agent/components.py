@@ -7,7 +7,10 @@ first workers run (`agent.late_components`); what most jobs never need, when som
 from __future__ import annotations
 
 import os
+from _thread import start_new_thread
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 from holdfast.agent.build import no_progress_cycles
@@ -118,6 +121,8 @@ class Components:
         self.workers.follow()
         seen: list[Observation] = []
         if not self.is_settled:
+            with suppress(RuntimeError):  # no more threads are allowed: the first failure loads it
+                start_new_thread(_load_diagnosis, ())
             seen += [seen for part in self.parts for seen in part.settle()]
             if self.around.network is not None:
                 self.around.network.warm()
@@ -252,3 +257,10 @@ class Components:
         join = self.around.node.group.join
         replicas = open_replicas(config, network, join, self.around.host, complain)
         return replicas, *(open_logs(config, network, join.addr, complain, self._newest_round) or (None, None))
+
+
+def _load_diagnosis() -> None:
+    """Every rule: the first failure needs them, all ranks would wait, and by then Holdfast may have been upgraded or removed on
+    its disk, or that may hang."""
+    with suppress(Exception):  # the first failure tries again
+        import_module("holdfast.diagnosis.collect").prepare()

@@ -20,6 +20,7 @@ from holdfast.diagnosis.gather import gather, of_text
 from holdfast.diagnosis.logs.prefix import Speaker
 from holdfast.diagnosis.rule import Rules, load, own_files
 from holdfast.diagnosis.tables import CAUSE, MACHINE
+from holdfast.diagnosis.terms import read_all
 from holdfast.telemetry.record.io_thread import IoThread
 from holdfast.telemetry.record.state_dir import incident_dir
 
@@ -109,6 +110,12 @@ def diagnose(failures: Sequence[Failure]) -> Finding:
     found = attribute(of_failures(failures, _rules()[0]))
     # Lines were counted in the end of a log, not in the log.
     return replace(found, evidence=tuple(replace(one, line=0) for one in found.evidence))
+
+
+def prepare() -> None:
+    """Load all that a diagnosis reads: later the disk may hang, or have another version of us, or none."""
+    trouble()
+    read_all()
 
 
 def trouble() -> str:

@@ -93,6 +93,15 @@ def learned() -> dict[str, dict[Class, float]]:
     return table
 
 
+def read_all() -> None:
+    """All vocabularies: from now on none is read again."""
+    terms(), exceptions(), learned()
+    for file in ("callers", "words", "names"):
+        signs(file)
+    for how in ("fails", "passes"):
+        kinds_of_lines(how)
+
+
 def _read(file: str) -> list[Term]:
     head, lines = _lines(file)
     carrier = head.get("carrier", "")
