@@ -104,16 +104,22 @@ def test_a_round_is_let_go_of_once_and_the_next_begun(page: Page) -> None:
         assert page.told == [layout.LET_GO, layout.IN_PLACE] and not channel.is_asked.is_set()
 
 
-def test_a_life_that_is_to_be_left_before_anybody_saw_it_begin_is_let_go_of_too(page: Page) -> None:
+def test_a_life_that_is_to_be_left_before_anybody_saw_it_begin_is_let_go_of_too(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its environment is taken: of the next, only what differs from it is told."""
+    taken: list[dict[str, Any]] = []
+    monkeypatch.setattr(module, "begin", lambda bootstrap, given: taken.append(given))
     channel = listening(page)
     page.say(1)
     thread = regrouping(channel)
     page.await_told(layout.LET_GO)
-    page.say(3)  # 2 was said, and nobody has looked
+    page.say(3, {"set": {"WORLD_SIZE": "2"}})  # 2 was said, and nobody has looked
     page.await_told(layout.LET_GO, layout.LET_GO)
-    page.say(4, {})
+    page.say(4, {"set": {"MASTER_PORT": "4"}})
     thread.join(PATIENCE_S)
     assert not thread.is_alive() and not channel.is_asked.is_set()
+    assert [given["set"] for given in taken] == [{"WORLD_SIZE": "2"}, {"MASTER_PORT": "4"}]
 
 
 def test_a_word_that_comes_as_a_life_begins_is_not_forgotten(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:

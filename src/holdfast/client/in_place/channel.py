@@ -126,13 +126,17 @@ class Channel:
                 break
             if word != answered:  # that life had begun and was to be left before anybody here has seen it
                 answered = word
+                self._take_life()  # what follows is told as what differs from it
                 this_worker.tell_life(layout.LET_GO)
         self.is_asked.clear()
         if page[layout.LIFE_ASKED] % 2:
             self.is_asked.set()  # again, meanwhile
-        at = layout.LIFE * 8
-        begin(self.bootstrap, json.loads(bytes(page.cast("B")[at : at + page[layout.LIFE_BYTES]])))
+        self._take_life()
         self.is_awaited = True
+
+    def _take_life(self) -> None:
+        page, at = self.bootstrap.words, layout.LIFE * 8
+        begin(self.bootstrap, json.loads(bytes(page.cast("B")[at : at + page[layout.LIFE_BYTES]])))
 
     def interrupted(self, signum: int, frame: FrameType | None) -> None:
         """The signal's handler, in the main thread."""
