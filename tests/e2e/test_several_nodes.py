@@ -316,6 +316,32 @@ def test_an_operator_excludes_a_node_a_spare_takes_its_place_and_it_can_come_bac
     assert [agents[name].wait().returncode for name in "ab"] == [0, 0]
 
 
+IN_PLACE = f"""
+from holdfast import client
+source = {WAITS!r}.replace("time.sleep(0.02)", "client.heartbeat(), time.sleep(0.02)")
+client.run_in_place(lambda life: exec(source, globals()))
+"""
+
+
+def test_a_process_whose_node_was_excluded_is_told_of_the_larger_world_that_it_comes_back_to(cluster, script, holdfast):
+    """Meanwhile warm spares are made there, for the largest world that there may be: what they are given is not what it has."""
+    cluster.program = script(IN_PLACE)
+    agents = [cluster.agent(name, "2:3", "--max-restarts", 1, "--grow", "next-failure", nproc=1) for name in "ab"]
+    pids = [cluster.rank(rank, 0, 1)[0] for rank in range(2)]
+    [other] = [name for name in "ab" if name != cluster.host()]
+    agents.append(cluster.agent("c", "2:3", "--max-restarts", 1, "--grow", "next-failure", nproc=1))
+    spares = lambda: [event for event in holdfast.events("SpareReady") if event["node"] == "c"]
+    cluster.wait_until(spares, what="c, which waits, to be told what is imported, as any that waits from now on")
+    assert holdfast.run("exclude", other).returncode == 0
+    assert [cluster.rank(rank, 0, 2)[1] for rank in range(2)] == [2, 2]
+    assert holdfast.run("readmit", other).returncode == 0
+    assert holdfast.run("restart", "several").returncode == 0
+    told = [cluster.rank(rank, 1, 3) for rank in range(3)]
+    assert [world for _, world, _ in told] == [3, 3, 3] and {*pids} < {pid for pid, _, _ in told}
+    cluster.finish()
+    assert [agent.wait().returncode for agent in agents] == [0, 0, 0]
+
+
 ONE_STAYS = """
 import os, sys, time
 folder, rank = sys.argv[1], os.environ["RANK"]

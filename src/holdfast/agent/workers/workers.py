@@ -129,7 +129,9 @@ class Workers(Component):
         self.has_told = False  # What they have in memory.
         self.kept: dict[int, int] = {}  # Local rank → pid, of those that are to begin the round in place.
         self.given: dict[int, tuple[list[str], dict[str, str], RankLogs | None]] = {}
-        """Local rank → what its process was started with last: command line, environment, log files (None: none has been)."""
+        """Local rank → what its process was started with last, or is to be: command line, environment, log files (None: none
+        has been)."""
+        self.environments: dict[int, dict[str, str]] = {}  # Pid → what its process has, of those of this round.
         self.take_spare: Callable[..., tuple[int | None, str]] = lambda *worker: (None, "")
         """Has a warm spare become a worker (`SparePool.take`). Until then, and where there are none, all workers start cold."""
         self.hook = HOOK_SIGNS * (config.ft.monitor == "auto") | HOOK_MODULES * (config.warm_spares != 0)
@@ -176,6 +178,7 @@ class Workers(Component):
         self.attempt = self.files.take()
         self.ends, self.oom_kills = Ends(self.host, self.files.disk), OomKills()
         self.kept = {i: pid for pid, i in self.local_ranks.items() if pid in self.let_go and i in kept}
+        self.environments = {pid: self.environments[pid] for pid in self.kept.values()}
         self.local_ranks, self.ending, self.deaf, self.let_go, self.left = {}, None, set(), set(), {}
         self.injected = {}
         self.to_start = Unstarted(assigned, list(range(self.config.nproc_per_node)))
@@ -362,7 +365,7 @@ class Workers(Component):
         spare, cold_because = self.take_spare(local_rank, argv, env, page, files)
         fds = {1: files.stdout_fd, 2: files.stderr_fd} | ({launch.page_at(): page.fd} if page else {})
         pid = spare or self.host.start(argv, env, fds, page, self.config.bindings.get(local_rank))
-        self.local_ranks[pid] = local_rank
+        self.local_ranks[pid], self.environments[pid] = local_rank, env
         return messages.Started(
             local_rank=local_rank,
             pid=pid,
@@ -378,7 +381,7 @@ class Workers(Component):
         """Have the process of the round before begin this one. None: it is gone, or was none."""
         if (pid := self.kept.pop(local_rank, None)) is None:
             return None
-        argv, before, _ = self.given[local_rank]
+        argv, before = self.given[local_rank][0], self.environments[pid]
         env = launch.environment(
             self.config, environ, assigned, local_rank, error_file=files.error_file, paged=True, stash=self.stash
         )
@@ -386,7 +389,7 @@ class Workers(Component):
             self.host.kill([pid])
             return None
         self.given[local_rank] = argv, env, files
-        self.local_ranks[pid] = local_rank
+        self.local_ranks[pid], self.environments[pid] = local_rank, env
         at, at_unix = self.host.now(), self.host.unix()
         return messages.Started(
             local_rank=local_rank, pid=pid, argv=tuple(argv), log_dir=files.dir, at=at, at_unix=at_unix, in_place=True
