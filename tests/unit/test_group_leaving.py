@@ -79,6 +79,7 @@ def test_a_second_signal_kills_at_once(stage: Stage) -> None:
     stage.see(Signalled(signum=signal.SIGTERM))
     stage.see(Signalled(signum=signal.SIGTERM), ECHO_S)
     assert stage.only(KillWorkers).local_ranks == (0, 1)
+    assert stage.only(Say).text == "sent SIGKILL to ranks 4, 5 before the end of the grace period"
     assert stage.see(Signalled(signum=signal.SIGTERM), ECHO_S + 1) and not stage.does(KillWorkers)
 
 

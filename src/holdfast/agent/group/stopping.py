@@ -143,7 +143,11 @@ def kill(state: State, stopping: Stopping, now: float) -> Step:
     if stopping.kill_at == NEVER:
         return state, []
     workers, alive = state.workers, state.workers.alive
-    text = f"{_named('rank', workers.ranks(alive))} did not stop within {now - stopping.since:.1f} s; sent SIGKILL"
+    who = _named("rank", workers.ranks(alive))
+    if state.in_a_hurry:
+        text = f"sent SIGKILL to {who} before the end of the grace period"
+    else:
+        text = f"{who} did not stop within {now - stopping.since:.1f} s; sent SIGKILL"
     killed = replace(stopping, last_words_until=NEVER, regroup_until=NEVER, kill_at=NEVER)
     killed = replace(killed, abandon_at=now + max(state.grace_s, 1.0))
     state = replace(state, stopping=killed, workers=replace(workers, killed=workers.killed.union(alive)))
