@@ -28,7 +28,7 @@ def place(tmp_path, monkeypatch):
 def tool(folder: Path, *lines: str) -> Path:
     """A shell script, as many a framework starts its training with, that finds this Python first."""
     script = folder / "tool.sh"
-    script.write_text("\n".join(["#!/bin/sh", f"PATH={Path(sys.executable).parent}:$PATH", *lines]))
+    script.write_text("\n".join(["#!/bin/sh", f"PATH='{Path(sys.executable).parent}':$PATH", *lines]))
     script.chmod(0o755)
     return script
 

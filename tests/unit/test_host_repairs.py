@@ -24,7 +24,7 @@ def carried_out(repairs: HostRepairs, act: str) -> RepairEnded:
 
 def exits(code: int) -> tuple[Wanted, ...]:
     """The check `command`, whose command ends with that code."""
-    return wanted([f"command={sys.executable} -c \"raise SystemExit({code})\""], "/")
+    return wanted([f"command='{sys.executable}' -c \"raise SystemExit({code})\""], "/")
 
 
 def state_of(pid: int) -> str:
