@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.machine import Observation
+from holdfast.core.machine import NEVER, Observation
 from holdfast.runtime.host import Host
 from holdfast.telemetry.record.io_thread import IoThread
 
@@ -28,12 +28,18 @@ class DiskThread:
     def __init__(self, host: Host, io_thread: IoThread | None = None) -> None:
         self.host, self.io_thread = host, io_thread or IoThread()
         self._answers: list[Callable[[], list[Observation]]] = []  # From the thread, in order.
+        self._late_at = NEVER  # Since when it is, as far as anybody has asked.
         self._alarm = -1  # -1: so far all answers have come within their turn.
 
     @property
     def is_late(self) -> bool:
         """Something that was asked has not been answered in its turn, and still is not."""
         return self.io_thread.is_late and not self.io_thread.caught_up()
+
+    def late_s(self) -> float:
+        """For how long, as far as anybody has asked. 0: it is not late."""
+        self._late_at = min(self._late_at, self.host.now()) if self.is_late else NEVER
+        return max(0.0, self.host.now() - self._late_at)
 
     def ask(self, task: Callable[[], V], then: Callable[[V | Exception], list[Observation]]) -> list[Observation]:
         """Have `task` done. `then` makes observations of its value, or of the OSError or HoldfastError that it has raised: they
@@ -51,6 +57,7 @@ class DiskThread:
 
         if not self.io_thread.do(attempted, TURN_S):
             return then(OSError(0, "too much waits for this disk"))
+        self.late_s()  # it counts from now
         if self._alarm < 0 and self.io_thread.is_late:
             self._alarm = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self.host.watch(self._alarm, select.EPOLLIN, lambda events: self._heard())

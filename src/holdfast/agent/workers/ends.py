@@ -67,7 +67,7 @@ class Ends:
             return self._tell(local_rank, Evidence())
         if attempt[local_rank].dir is None:  # nothing of it is on a disk
             return self._tell(local_rank, _left_by(local_rank, attempt))
-        if self.disk.is_late:
+        if self.disk.late_s() >= EVIDENCE_S:  # it has been waited for already
             return self._tell(local_rank, None)
         return self.disk.ask(
             lambda: _left_by(local_rank, attempt),
