@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tools.in_place import RANKS, play
 
-FAILURES = 20
+FAILURES = 10
 MORE = {"kB": 16_384, "descriptors": 12, "threads": 8}
 """So much more than after half of them. A life's process group has five descriptors and four threads, and may end late."""
 
