@@ -194,7 +194,7 @@ def agreed(holdfast: Any) -> dict[int, tuple[int | None, list[str]]]:
 @pytest.mark.torch
 def test_no_state_is_trained_on_that_was_torn_by_a_kill_at_any_moment(holdfast: Any, script: Any, wait_until: Any) -> None:
     """Of two ranks, in training or as they meet: one is lost, or shortly after the other too, and then all begin anew."""
-    source = "DEATHS, HOW = [], 'memory'\n" + DDP.replace("STEPS = 12", "STEPS = 1500").replace("600", "60")
+    source = "DEATHS, HOW = [], 'memory'\n" + DDP.replace("STEPS = 12", "STEPS = 800").replace("600", "60")
     options = ("--nproc-per-node", 2, "--max-restarts", 30, "--backoff", 0, "--warm-mode", "fork", "--warm-spares", 1)
     job = holdfast.start("run", *options, script(source))
     chance = random.Random(1)
