@@ -35,7 +35,7 @@ class Places:
             if one.rank is not None:
                 self._note(one, one.rank)
         self.pids = {**evidence.pids, **self.pids}
-        self.evidence = evidence
+        self.sightings = evidence.sightings
         self.told = frozenset(end for end in evidence.ends if end.rank is not None)
         ends = tuple(end if end.rank is not None else replace(end, rank=self._of_process(end)) for end in evidence.ends)
         self.evidence = replace(evidence, ends=ends)  # Ends of which only the place was told have their rank.
@@ -90,7 +90,7 @@ class Places:
 
     def _who_failed_there(self, local: int) -> int | None:
         """Of several nodes' ranks: the one with that place on its node that says what failed; else the first node's."""
-        says = {seen.rank for seen in self.evidence.sightings if seen.rank is not None and seen.rule.depth >= SYMPTOM}
+        says = {seen.rank for seen in self.sightings if seen.rank is not None and seen.rule.depth >= SYMPTOM}
         fit = {rank for rank in says if any(rank % size == local for size in SIZES)}
         if not says and (self.lowest < MOST_LOCAL or local >= MOST_LOCAL):
             return local
@@ -133,7 +133,7 @@ class Places:
         """What ranks say that `one` may have brought about, of the node `at`; empty: of any."""
         return [
             seen
-            for seen in self.evidence.sightings
+            for seen in self.sightings
             if seen is not one and seen.rank is not None and seen.rule.depth >= SYMPTOM
             and seen.rule.kind in (one.rule.kind, *BESIDE)
             and at in ("", seen.node or self.nodes.get(seen.rank, ""))

@@ -17,10 +17,7 @@ from holdfast.core.value import Value
 from holdfast.diagnosis.tables import DEPTHS
 
 FOLDER = os.path.join(os.path.dirname(__file__), "vocabulary")
-FILES = (
-    *("cuda", "libraries", "nccl", "cann", "devices", "mpi", "ibverbs", "linux", "cluster", "rpc", "loader", "web"),
-    "databases",
-)
+FILES = tuple("cuda libraries nccl cann devices mpi ibverbs linux cluster rpc loader web databases".split())
 
 BASE = "*"  # The line of `learned` that has no word.
 

@@ -23,6 +23,12 @@ GROWN = 1.5  # A loss that ends at so many times its lowest has grown.
 SLOWER = 3.0  # And steps that take so many times as long have become slow.
 FEW = 5  # Numbers at the end, and as many at the beginning, that are compared.
 
+HELP = {
+    Class.DATA: ("go back to an earlier checkpoint; see the learning rate and the data since then", UNSURE[Class.DATA]),
+    Class.UNKNOWN: ("see stacks, the data's source, and clocks and links of all nodes", Action.ASK),
+}
+"""What to do about a loss that went wrong; and about a job that only got slow or silent."""
+
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?")
 
 
@@ -89,9 +95,5 @@ def _of_silence(tail: Tail) -> Finding | None:
 
 
 def _found(kind: Class, says: str, shows: str) -> Finding:
-    advice = {
-        Class.DATA: "go back to an earlier checkpoint; see the learning rate and the data since then",
-        Class.UNKNOWN: "see stacks, the data's source, and clocks and links of all nodes",
-    }[kind]
-    found = blame("uneventful", kind, 0.55, (), says, advice, [Quote(text=shows)])
-    return replace(found, action=UNSURE[kind] if kind != Class.UNKNOWN else Action.ASK)
+    advice, action = HELP[kind]
+    return replace(blame("uneventful", kind, 0.55, (), says, advice, [Quote(text=shows)]), action=action)
