@@ -114,11 +114,11 @@ THOROUGH = {
         e2e/test_worker_contract.py::test_gloo_works_across_two_agents_and_a_restart
         e2e/test_worker_contract.py::test_gloo_comes_back_at_every_restart but 1
         e2e/test_in_place.py::test_who_has_not_failed_keeps_its_process_and_the_loss_is_that_of_an_undisturbed_run but memory
-        e2e/test_in_place.py::test_nvrx_s_wrapper_is_led_by_the_agent
+        e2e/test_in_place_ways_out.py::test_nvrx_s_wrapper_is_led_by_the_agent
         e2e/test_in_place.py::test_no_state_is_trained_on_that_was_torn_by_a_kill_at_any_moment
         e2e/test_in_place.py::test_a_lost_part_of_a_sharded_model_comes_from_whoever_has_it
-        e2e/test_in_place.py::test_a_rank_comes_out_that_sends_to_one_that_is_killed
-        e2e/test_in_place.py::test_a_rank_that_has_got_half_of_a_message_ends_at_the_limit_and_never_takes_it_for_whole
+        e2e/test_in_place_ways_out.py::test_a_rank_comes_out_that_sends_to_one_that_is_killed
+        e2e/test_in_place_ways_out.py::test_a_rank_that_has_got_half_of_a_message_ends_at_the_limit_and_never_takes_it_for_whole
         e2e/test_in_place.py::test_all_that_one_update_changes_ends_as_undisturbed
         e2e/test_in_place_long.py
         e2e/test_hard_use.py::test_a_hundred_restarts_cost_the_agent_nothing
