@@ -76,6 +76,18 @@ def test_everything_comes_back_as_it_was_and_the_number_of_the_life_grows(opened
     assert (generation, kept.nodes, kept.swaps, kept.deeds, kept.jobs) == (2, (NODE,), (BATCH[1].value,), (BATCH[2].value,), ())
 
 
+def test_one_connection_of_each_thread_is_used_for_all_requests_and_made_again_where_it_has_ended(opened, kubernetes_api):
+    if not isinstance(kubernetes_api, Standin):
+        pytest.skip("a real API server does not tell how many connections were made")
+    store = leading(opened())
+    store.load()
+    store.keep(BATCH)
+    assert len(kubernetes_api.connections) <= 2  # one that renews the Lease, and ours
+    kubernetes_api.end_connections()
+    store.keep([Keep(table="jobs", key="train", value=None)])
+    assert not store.load()[1].jobs
+
+
 def test_who_has_been_succeeded_writes_nothing_any_more(opened, kubernetes_api, monkeypatch):
     first, second = leading(opened()), opened()
     first.load()
@@ -218,3 +230,18 @@ def test_one_that_is_told_to_end_hands_over_at_once(pair):
     pair.wait_until(lambda: pair.states() == {"a": "fit", "b": "fit", "c": "spare"})
     pair.drain("b")
     pair.swapped_once(agents)
+
+
+def test_one_that_is_told_to_end_while_it_loses_the_lead_ends(pair, kubernetes_api):
+    if not isinstance(kubernetes_api, Standin):
+        pytest.skip("a real API server is not made to refuse")
+    pair.begin()
+    pair.drain("c")  # it lets itself be asked by now
+    kubernetes_api.troubles += [(503, "it is too busy")] * 10_000
+    before = len(kubernetes_api.asked)
+    asked = pair.holdfast.start("drain", "b", "--reason", "its fan is loud", "--state", pair.state)
+    writes = lambda: ("holdfast-supervisor", "patch", "configmaps") in kubernetes_api.asked[before:]
+    pair.wait_until(writes, what="that it tries to keep the drain")
+    pair.both[0].kill(signal.SIGTERM)
+    assert pair.both[0].wait().returncode == 0
+    asked.wait()

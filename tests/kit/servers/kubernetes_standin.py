@@ -11,6 +11,7 @@ import contextlib
 import copy
 import json
 import re
+import socket
 import ssl
 import threading
 import time
@@ -62,6 +63,8 @@ class Standin(Kubernetes):
         """The version of the last of those that are gone."""
         self.ends = 0
         """How often all watches have been ended."""
+        self.connections: list[ssl.SSLSocket] = []
+        """All that were made since the last start."""
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
         self.port = ports(1)[0]  # not the kernel's choice: while it is stopped, somebody's connection could be given that
@@ -86,6 +89,13 @@ class Standin(Kubernetes):
         self.thread.join()
         self.http.server_close()
         self.end_watches()
+        self.end_connections()
+
+    def end_connections(self) -> None:
+        """As when nobody has asked for long, or its process is gone."""
+        while self.connections:
+            with contextlib.suppress(OSError):  # whoever asked may have ended it
+                self.connections.pop().shutdown(socket.SHUT_RDWR)
 
     def end_watches(self, *, forget: bool = False) -> None:
         """As when their time is over. `forget`: whoever goes on from what it has seen comes too late."""
@@ -221,6 +231,11 @@ class Standin(Kubernetes):
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
             timeout = 20
+            disable_nagle_algorithm = True
+
+            def setup(self) -> None:
+                super().setup()
+                standin.connections.append(self.connection)
 
             def _serve(self) -> None:
                 size = int(self.headers.get("Content-Length", 0))
