@@ -12,7 +12,6 @@ import pytest
 
 from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.core.wire.fleet import Change, Deed, DeviceKept, JobKept, JobLife, NodeKept, Swap
-from holdfast.runtime.host import Host
 from holdfast.supervisor.fleet.messages import Keep
 from holdfast.supervisor.standby import lead
 from holdfast.supervisor.store import SqliteStore
@@ -123,7 +122,6 @@ class Broken:
         raise KeyError("leader")
 
 
-def test_who_stands_by_ends_with_a_defect_of_its_store_and_does_not_wait_for_ever(tmp_path, monkeypatch):
-    monkeypatch.setattr(Host, "catch", lambda self, signums: None)  # pytest keeps its own
-    with pytest.raises(KeyError, match="leader"):
-        lead(Broken(), str(tmp_path), lambda text: None)
+def test_who_stands_by_ends_with_a_defect_of_its_store_and_does_not_wait_for_ever(tmp_path):
+    with os.fdopen(os.eventfd(0)) as no_signals, pytest.raises(KeyError, match="leader"):
+        lead(Broken(), str(tmp_path), lambda text: None, no_signals.fileno())

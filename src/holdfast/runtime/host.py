@@ -187,12 +187,12 @@ class Host(Ready):
 
     def catch(self, signums: Sequence[int]) -> None:
         """From now on these signals are observations. SIGCHLD is one of them where there is no pidfd."""
-        receiver, sender = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self.signal_pipe = receiver, sender
-        signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
-        for signum in signums:
-            signal.signal(signum, _noted)
-        self.watch(receiver, select.EPOLLIN, lambda events: self._signalled(receiver))
+        self.signal_pipe = caught(signums)
+        self.hear(self.signal_pipe[0])
+
+    def hear(self, signals: int) -> None:
+        """The same with what `caught` gave, which stays the caller's: what this host does not read, the next one does."""
+        self.watch(signals, select.EPOLLIN, lambda events: self._signalled(signals))
 
     def signalled(self) -> list[Observation]:
         """The signals that have come: for a caller that holds up the loop."""
@@ -475,6 +475,15 @@ def _lives(children: Mapping[int, Child]) -> list[Observation]:
         for pid, page in pages
         if (life := page.life()) is not None
     ]
+
+
+def caught(signums: Sequence[int]) -> tuple[int, int]:
+    """From now on these signals go into a pipe of this process. Its ends: where they are read, and where they are written."""
+    receiver, sender = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
+    for signum in signums:
+        signal.signal(signum, _noted)
+    return receiver, sender
 
 
 def _noted(signum: int, frame: object) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 from collections.abc import Callable, Iterable, Sequence
 
 from holdfast.agent.control.control_socket import ControlSocket, Request
@@ -51,6 +50,7 @@ class Service:
         orchestrator: Orchestrator,
         lease_s: float,
         say: Callable[[str], None],
+        signals: int,
         shelter: Shelter | None = None,
         named: bool = False,
         web: Sequence[str] = (),
@@ -58,13 +58,14 @@ class Service:
         repair: RepairRules | None = None,
         given_in_s: float | None = None,
     ) -> None:
-        """`store` stays the caller's; `web`, `notify`: arguments of these commands, which run beside us; none: they do not;
-        `given_in_s`: how long the orchestrator takes to give a node, as the operator says.
+        """`store` stays the caller's; `signals`: where those are read that end us (see `runtime.host.caught`); `web`, `notify`:
+        arguments of these commands, which run beside us; none: they do not; `given_in_s`: how long the orchestrator takes to
+        give a node, as the operator says.
         LeadLost: another supervisor has been faster."""
         self.say, self.store, self.folder = say, store, folder
         generation, kept = store.load()
         self.host = Host(say)
-        self.host.catch((signal.SIGTERM, signal.SIGINT))
+        self.host.hear(signals)
         self.network = Network(self.host, Identity(FLEET, token), endpoint, shelter=shelter, family=FleetMessage)
         self.calls = Calls(self.host, orchestrator)
         now, now_unix = self.host.now(), self.host.unix()
@@ -98,9 +99,10 @@ class Service:
         deadlines += [child.deadline for child in self.children]
         while True:
             until = min(self._leads_until(), *(deadline() for deadline in deadlines))
-            for seen in [*self.host.wait(until), *self.network.expire(self.host.now())]:
-                if isinstance(seen, Signalled):
-                    return
+            happened = [*self.host.wait(until), *self.network.expire(self.host.now())]
+            if any(isinstance(seen, Signalled) for seen in happened):
+                return
+            for seen in happened:
                 self._show(seen)
             if self.host.now() >= self.connections.deadline():
                 self._show(Tick())

@@ -8,7 +8,6 @@ from __future__ import annotations
 import _thread
 import os
 import select
-import signal
 from collections.abc import Callable
 
 from holdfast.agent.control.control_socket import ControlSocket
@@ -21,10 +20,10 @@ from holdfast.supervisor.store import Store
 class Standby:
     """One wait for the lead."""
 
-    def __init__(self, store: Store, folder: str, say: Callable[[str], None]) -> None:
+    def __init__(self, store: Store, folder: str, say: Callable[[str], None], signals: int) -> None:
         self.store, self.say = store, say
         self.host = Host(say)
-        self.host.catch((signal.SIGTERM, signal.SIGINT))
+        self.host.hear(signals)
         self.control = ControlSocket(os.path.join(folder, SOCKET))
         self.host.watch(self.control.fileno(), select.EPOLLIN, lambda events: self._asked())
         self.why_not, self.said = "nobody knows yet who leads", ""
@@ -70,6 +69,6 @@ class Standby:
         return []
 
 
-def lead(store: Store, folder: str, say: Callable[[str], None]) -> bool:
-    """Wait until this supervisor leads. False: it was told to end. HoldfastError: it never can."""
-    return store.left_s() > 0 or Standby(store, folder, say).run()
+def lead(store: Store, folder: str, say: Callable[[str], None], signals: int) -> bool:
+    """Wait until this supervisor leads. False: it was told to end, by one of the `signals`. HoldfastError: it never can."""
+    return store.left_s() > 0 or Standby(store, folder, say, signals).run()

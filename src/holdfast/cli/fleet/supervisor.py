@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import sys
 from collections.abc import Iterable
@@ -19,6 +20,7 @@ from holdfast.core.config.grammar import did_you_mean
 from holdfast.core.config.own_options import SUPERVISOR_PORT
 from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.core.wire.fleet import Act
+from holdfast.runtime.host import caught
 from holdfast.runtime.net.addresses import is_loopback
 from holdfast.runtime.secrets import shelter_of
 from holdfast.supervisor.fleet.policies import POLICIES, policy
@@ -116,6 +118,8 @@ def run(options: argparse.Namespace) -> int:
     store = open_store(options.store, folder, f"{socket.gethostname()} ({options.listen})")
     told = notify(options, folder, *to_tell)
 
+    signals, _ = caught((signal.SIGTERM, signal.SIGINT))  # of all its lives: what comes between two ends it too
+
     def one_life() -> None:
         nonlocal port  # any, the first time: then agents know it
         service = Service(
@@ -127,6 +131,7 @@ def run(options: argparse.Namespace) -> int:
             orchestrator=calls,
             lease_s=options.lease,
             say=_say,
+            signals=signals,
             shelter=shelter,
             named=options.tls_names,
             web=web,
@@ -146,7 +151,7 @@ def run(options: argparse.Namespace) -> int:
             service.close()
 
     try:
-        while lead(store, folder, _say):
+        while lead(store, folder, _say, signals):
             try:
                 one_life()
                 break
