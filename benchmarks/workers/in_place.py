@@ -1,6 +1,7 @@
 """A rank that trains with DDP, and begins again in its own process when another is killed. It notes each life's first step.
 
-in_place.py agent [MB]  client.run_in_place, beside an agent; so many megabytes more are kept, which do not change
+in_place.py agent [MB]  client.run_in_place, beside an agent; so many megabytes more are kept, which do not change. Who is
+                        given them notes how long that took, and in the first life how long as many take by gloo's own send
 in_place.py PACKAGE     that package's `inprocess.Wrapper`, with no launcher
 """
 
@@ -48,9 +49,18 @@ if sys.argv[1] == "agent":
         dist.init_process_group("gloo")
         model = life.state.keep("model", network)
         optimizer = life.state.keep("optimizer", lambda: sgd(model))
-        life.state.keep("more", lambda: torch.nn.Embedding(int((*sys.argv, 0)[2]) * 1000, 250))
+        more = life.state.keep("more", lambda: torch.nn.Embedding(int((*sys.argv, 0)[2]) * 1000, 250))
+        number, asks = int(os.environ["HOLDFAST_ROUND"]) - 1, time.monotonic()
         life.state.begin()
-        train(int(os.environ["HOLDFAST_ROUND"]) - 1, model, optimizer, life.update)
+        if len(sys.argv) > 2:
+            if not number:
+                dist.barrier()
+                asks = time.monotonic()
+                dist.recv(more.weight.detach(), 0) if dist.get_rank() else dist.send(more.weight.detach(), 1)
+            if dist.get_rank():  # it is the one that is killed
+                note(f"asks{number}", asks)
+                note(f"given{number}")
+        train(number, model, optimizer, life.update)
 
     client.run_in_place(in_place)
 else:
