@@ -41,6 +41,7 @@ def test_a_cheaper_policy_is_better_and_more_nodes_are_worse() -> None:
     found = [outlook(costs, size, LLAMA_3, 60.0, 0) for size in (1024, 16384) for costs in ALL]
     goodput = {(one.policy, one.nodes): one.goodput for one in found}
     order = ["torchrun", "ft_launcher", "holdfast", "holdfast+stash", "holdfast+stash+warm", "holdfast+stash+warm+limit"]
+    order.append("holdfast+in-place+limit")
     at_16k = [goodput[name, 16384] for name in order]
     assert at_16k == sorted(at_16k)
     assert all(goodput[name, 1024] > goodput[name, 16384] for name in order)
@@ -50,6 +51,13 @@ def test_a_state_in_memory_is_of_no_use_to_a_node_that_is_lost() -> None:
     always = replace(POLICIES["holdfast+stash"], stash_s=0.0001)
     found = outlook(always, 4096, LLAMA_3, 300.0, 2)
     assert found.lost == pytest.approx(found.failures * NODES * found.save_each_s / 2 / (300 * DAY_S), rel=0.2)
+
+
+def test_who_begins_again_in_place_loses_half_a_step_each_time_unless_it_is_in_vain() -> None:
+    never_in_vain = replace(POLICIES["holdfast+in-place"], in_vain=1e-12)
+    found = outlook(never_in_vain, 4096, LLAMA_3, 300.0, 2)
+    assert found.lost == pytest.approx(found.failures * 6.0 / 2 / (300 * DAY_S), rel=0.05)
+    assert found.goodput > outlook(POLICIES["holdfast+in-place"], 4096, LLAMA_3, 300.0, 2).goodput
 
 
 def test_policies_are_names_or_a_file() -> None:
