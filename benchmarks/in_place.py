@@ -10,15 +10,23 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 from harness import HOLDFAST, PATIENCE_S, Bench, Launch, Row, command, free_port, launch, worker
 from warm import wait_for_spares
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from tools.in_place import play
+
 KILLS = 10
+WAY_KILLS = 40
+WAYS = {"python": "Python", "sleep": "time.sleep", "gloo": "a collective of gloo", "loader": "a data loader"}
 OTHERS = 5  # Jobs of those whose killed rank is not replaced.
 NVRX = "nvrx"
 SETTLED_S = 0.5
@@ -72,7 +80,8 @@ def among_peers(package: str, ranks: int) -> float:
 
 
 def run(bench: Bench) -> Iterator[Row]:
-    """Two rows for two ranks and for four, and two for much state; none without torch."""
+    """Two rows for two ranks and for four, one for each way in which a survivor may be held up, and two for much state; none
+    without torch."""
     if importlib.util.find_spec("torch") is None:
         return
     for ranks, words in ((2, "two"), (4, "four")):
@@ -90,6 +99,13 @@ def run(bench: Bench) -> Iterator[Row]:
         what = f"{WHAT}, DDP of {words}"
         yield Row(f"{what}: in place", "ms", {HOLDFAST: ours}, "≤ 1/5 of NVRx, ≤ 100 ms", met, note)
         yield Row(f"{what}: `holdfast.inprocess`, no launcher", "ms", seen, note=note)
+    for where, words in WAYS.items():
+        with TemporaryDirectory() as folder:
+            found = play(where, bench.times(WAY_KILLS), 1, Path(folder) / "job")
+        out, lost = found["each_out_ms"], len(found["replaced"])
+        reach, met = "≤ 50 ms, and 99 % keep their process", median(out) <= 50 and lost <= 0.01 * 2 * len(out)
+        note = f"99 %: {found['out_ms']['p99']} ms; {lost} of {2 * len(out)} survivors lost their process"
+        yield Row(f"SIGKILL → a survivor is out of {words}", "ms", {HOLDFAST: out}, reach, met, note)
     much_mb = MUCH_MB // 10 if bench.quick else MUCH_MB
     much, shares = beside_an_agent(bench.times(KILLS), 2, much_mb)
     what = f"{WHAT}, DDP of two, in place, and the newcomer is given {much_mb} MB"

@@ -203,7 +203,7 @@ def until_out(job: Job, failures: int, chance: random.Random, found: dict[str, A
         job.until(lambda: any(one[:2] == (number, 0) for one in job.out), "the first rank to be out")  # noqa: B023
         took.append(1000 * (next(at for of, rank, at in job.out if (of, rank) == (number, 0)) - killed_at))
     job.all_train(number)
-    found["out_ms"] = spread(took)
+    found["each_out_ms"], found["out_ms"] = took, spread(took)
 
 
 WAYS = {"any": at_any_moment, "step": within_a_step, "twice": twice}
