@@ -170,6 +170,14 @@ def test_the_environment_page_has_every_variable():
     assert not {name for name in given if f"`{name}`" not in page}
 
 
+def test_the_readme_s_numbers_are_those_of_the_last_benchmarks():
+    rows = re.findall(r"\| (?:(\d\S*) \w+|not offered) \| (\d\S*) (\w+) \|", (ROOT / "README.md").read_text())
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    assert len(rows) == 5
+    for theirs, ours, unit in rows:
+        assert f"| {ours} {unit} | {theirs or '–'} |" in page, ours
+
+
 def test_nothing_in_the_readme_is_longer_than_a_screen():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 60
 
