@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+
 import pytest
+from kit.waiting import wait_for
 
 from holdfast.core.page.stack_text import Frame, is_whole, main_thread, waits, where
 
@@ -55,6 +60,26 @@ def test_where_it_was_is_the_innermost_frame_and_who_of_the_script_called_it() -
     assert where(main_thread(LOADING)) == "load (data.py:88)"
     assert where(main_thread(REDUCING)) == "all_reduce (distributed_c10d.py:2830), called in step (train.py:41)"
     assert where(()) == ""
+
+
+def test_a_script_that_has_ended_and_whose_thread_has_not_is_said_to_have(tmp_path):
+    source = "import faulthandler, signal, sys, threading\nfaulthandler.register(signal.SIGUSR1)\n"
+    source += "open(sys.argv[1], 'w').close()\nthreading.Thread(target=threading.Event().wait).start()\nsys.exit(3)"
+    begun, said = tmp_path / "begun", tmp_path / "said"
+    with said.open("w") as file:
+        process = subprocess.Popen([sys.executable, "-c", source, begun], stderr=file)
+    try:
+        wait_for(begun.exists, what="its handler")
+
+        def ended():
+            process.send_signal(signal.SIGUSR1)
+            return where(main_thread(said.read_text())).endswith("its script has ended, and a thread of it has not")
+
+        wait_for(ended, what="the end of its script")
+        wait_for(lambda: is_whole(said.read_text()), what="the end of what it shows")
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ _THREAD = re.compile(r"^(?:Current thread|Thread|Stack) (.*)$")
 _FAULTHANDLER = re.compile(r'^  File "(.*)", line (\d+|\?+) in (.*)$')
 _PY_SPY = re.compile(r"^    (.+) \((.+?)(?::(\d+))?\)$")
 
-OUTERMOST = ("<module>", "_run_module_as_main")  # The outermost frame of a main thread, and of no other.
+OUTERMOST = ("<module>", "_run_module_as_main", "_shutdown")
+"""The outermost frame of a main thread, and of no other; the last one's script has ended, and Python waits for its threads."""
 
 WAITING = (
     ("/torch/distributed/distributed_c10d.py", ()),
@@ -83,7 +84,8 @@ def where(frames: Sequence[Frame]) -> str:
         return ""
     own = next((frame for frame in frames if not any(part in frame.file for part in LIBRARIES)), None)
     called = f", called in {own.shown}" if own is not None and own != frames[0] else ""
-    return f"{frames[0].shown}{called}"
+    ended = ": its script has ended, and a thread of it has not" if frames[-1].function == "_shutdown" else ""
+    return f"{frames[0].shown}{called}{ended}"
 
 
 def waits(frames: Sequence[Frame]) -> bool | None:
