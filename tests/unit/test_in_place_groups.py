@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import socket
+import sys
 import threading
+import time
+from contextlib import suppress
 
 import pytest
 
@@ -50,3 +55,39 @@ def test_a_descriptor_that_has_become_something_else_is_left_alone() -> None:
 
 def test_without_torch_no_send_is_lost() -> None:
     assert lost_sends.end() == 0
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "__res_state"), reason="this C library is not glibc")
+def test_a_lookup_whose_answer_never_comes_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the C library's own, which asks a nameserver of the test's twice, for a minute each."""
+    with socket.socket(type=socket.SOCK_DGRAM) as nameserver, socket.socket(type=socket.SOCK_DGRAM) as of_the_script:
+        nameserver.bind(("127.0.0.1", 0))
+        of_the_script.connect(nameserver.getsockname())
+        nameserver.settimeout(PATIENCE_S)
+        monkeypatch.setattr(groups, "NAMES", nameserver.getsockname()[1])
+        before = groups.sockets()
+        looks = threading.Thread(target=_look_up, args=nameserver.getsockname(), daemon=True)
+        looks.start()
+        nameserver.recv(1000)
+        deadline = time.monotonic() + PATIENCE_S
+        while looks.is_alive() and time.monotonic() < deadline:
+            groups.answer_for_others(before)
+            looks.join(0.01)
+        assert not looks.is_alive()
+        of_the_script.send(b"as ever")
+        asked = [nameserver.recv(1000) for _ in range(2)]
+    assert asked[-1] == b"as ever"
+
+
+def _look_up(host: str, port: int) -> None:
+    libc = ctypes.CDLL(None)
+    libc["__res_init"]()
+    state_at = libc["__res_state"]
+    state_at.restype = ctypes.c_void_p
+    address = socket.AF_INET.to_bytes(2, sys.byteorder) + port.to_bytes(2, "big") + socket.inet_aton(host) + bytes(8)
+    # Seconds of a try, tries, options as they are; one nameserver.
+    at = state_at()
+    ctypes.memmove(at, (60).to_bytes(4, sys.byteorder) + (2).to_bytes(4, sys.byteorder), 8)
+    ctypes.memmove(at + 16, (1).to_bytes(4, sys.byteorder) + address, 20)
+    with suppress(socket.gaierror):
+        socket.getnameinfo(("192.0.2.1", 80), 0)

@@ -2,7 +2,8 @@
 
 NCCL's abort ends its collectives. Gloo's (torch 2.13) does not end one that waits for a rank that lives: its connections have
 to be shut. They are not marked as gloo's, so all TCP connections go that this process has opened since the life began. Nor does
-anything end its wait for a connection that a rank was to make and has died before: that rank is answered for.
+anything end its wait for a connection that a rank was to make and has died before: that rank is answered for. And torch asks
+for the name of each address that it connects to, which takes 5 or 10 s where a nameserver's answer is lost.
 
 No signal ends torch's wait for a store that is not there yet. So that wait is made here, where one does.
 
@@ -31,6 +32,7 @@ OF_GROUPS = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to
 """What torch knows of its process groups, by name of the field."""
 LOOK_S = 0.005  # Between two looks whether the store is there.
 ANSWER_S = 0.1  # How long a socket of our own may take to be connected to.
+NAMES = 53  # The port of nameservers.
 MEETING_S = 60.0  # After so long torch waits by itself, and says why it gives up.
 
 
@@ -86,7 +88,10 @@ def answer_for_others(before: Collection[str]) -> None:
 
     Gloo, which has told where it is, is connected to for each rank, and that connection ends at once: who connects says which
     rank it is, as a number of 8 bytes. The store that the first rank had on this host is served from here until the life is
-    over."""
+    over. Nameservers are answered for too."""
+    for fd, name in _open_files().items():
+        if name.startswith("socket:") and name not in before:
+            _end_lookup(fd)
     if (torch := sys.modules.get("torch.distributed")) is None:
         return
     host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
@@ -173,6 +178,17 @@ def _listens_at(fd: int) -> tuple[str, int] | None:
             host, port, *_ = one.getsockname()
             return host, port
     return None
+
+
+def _end_lookup(fd: int) -> None:
+    """Where a nameserver is asked there, let the answer be that nobody is there: the C library asks again, or gives up."""
+    with suppress(OSError), socket.socket(fileno=os.dup(fd)) as one, socket.socket(one.family, one.type) as nobody:
+        if one.type == socket.SOCK_DGRAM and one.getpeername()[1] == NAMES:
+            nobody.bind(("::1" if one.family == socket.AF_INET6 else "127.0.0.1", 0))
+            address = nobody.getsockname()
+            nobody.close()
+            one.connect(address)
+            one.send(b"?")
 
 
 def _shut(fd: int, name: str) -> None:
