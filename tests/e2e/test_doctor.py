@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ def test_a_line_for_each_question_and_an_exit_code_for_scripts(holdfast: Any) ->
     assert done.returncode == 0, done.output
     lines = {line[10:].split("  ")[0].strip(): line.split()[0] for line in done.stdout.splitlines() if line[:1].strip()}
     wanted = {"python", "pidfd", "memfd", "robust mutex", "subreaper", "/dev/shm", "ptrace", "cgroup", "open files"}
-    wanted |= {"host name", "ports", "gpus", "torch", "state directory"}
+    wanted |= {"host name", "nameservers", "ports", "gpus", "torch", "state directory"}
     assert wanted <= lines.keys() and {lines[name] for name in wanted} <= {HAVE, DEGRADED, MISSING}
 
 
@@ -43,6 +44,15 @@ def test_py_spy_is_there_where_its_program_is(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "py-spy").write_text("#!/bin/sh\n")
     (tmp_path / "py-spy").chmod(0o755)
     assert capabilities.py_spy({}).found == str(tmp_path / "py-spy")
+
+
+def test_a_nameserver_that_does_not_answer_is_told_with_what_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(capabilities.socket, "getnameinfo", lambda *of: answers.wait())
+    fact = capabilities.name_servers(0.01)
+    answers.set()
+    assert fact.state == DEGRADED and fact.found == "no answer within 0.01 s about 127.0.0.1" and "restart" in fact.means
+    assert capabilities.name_servers(PATIENCE_S).state == HAVE
 
 
 def test_it_leaves_nothing_in_the_state_directory(holdfast: Any) -> None:

@@ -13,7 +13,10 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
@@ -27,6 +30,8 @@ ENOUGH_SHM_BYTES = 1 << 30
 """What PyTorch's data loaders need for some batches of images; containers have 64 MiB unless told otherwise."""
 
 MIB = 1 << 20
+
+SLOW_S = 1.0  # For a nameserver's answer. The C library waits 5 s for one that is lost.
 
 
 # ---- questions about the kernel ------------------------------------------------------------------------------------
@@ -177,6 +182,24 @@ def host_name() -> Fact:
     )
 
 
+def name_servers(slow_s: float = SLOW_S) -> Fact:
+    """How long does it take to ask for an address's name? torch asks, whenever a rank connects to another's store."""
+    asked = threading.Thread(target=_ask_for_name, daemon=True)
+    began = time.monotonic()
+    asked.start()
+    asked.join(slow_s)
+    if not asked.is_alive():
+        return have(f"the name of an address is known after {time.monotonic() - began:.3f} s")
+    means = "torch asks for the name of each address that ranks connect to: each start and restart may take as long"
+    advice = "mend or remove the nameservers in /etc/resolv.conf, or give them less time there (options timeout:1)"
+    return degraded(f"no answer within {slow_s:g} s about 127.0.0.1", means, advice)
+
+
+def _ask_for_name() -> None:
+    with suppress(socket.gaierror):
+        socket.getnameinfo(("::ffff:127.0.0.1", 80), 0)  # as torch does: no /etc/hosts knows an address in this form
+
+
 def ports() -> Fact:
     """Are there free ports?"""
     low, _, high = _read("/proc/sys/net/ipv4/ip_local_port_range").strip().partition("\t")
@@ -255,6 +278,7 @@ def every_check(environ: Mapping[str, str]) -> dict[str, Check]:
         "/dev/shm": shared_memory,
         "open files": open_files,
         "host name": host_name,
+        "nameservers": name_servers,
         "ports": ports,
         "gpus": partial(gpus, environ),
     }
