@@ -24,8 +24,8 @@ CONTEXT = "_ZTVN4gloo9transport3tcp7ContextE"
 """The tables of functions of gloo's buffers and contexts. An object begins with where its table does, behind two words."""
 CONTEXT_AT, SENT_AT, SENT_BYTES = 0x18, 0x80, 0x30
 """In a buffer: where its context is, and the condition on which those wait that send."""
-FUTEX = ("202", "98")
-"""The system call, on x86-64 and arm64."""
+FUTEX = ("202", "98", "219", "128")
+"""The system call, on x86-64 and arm64; and as it is called once a debugger or SIGSTOP has held it up (restart_syscall)."""
 LOST_S = 0.05
 """Whoever waits so long for a connection that is shut is lost. The others are told of its end, and go, within 0.01 s."""
 
