@@ -335,7 +335,9 @@ class Scanner:
     def _line(self, log: Log, words: list[str], lines: list[bytes], here: int, offset: int) -> None:
         """Read the line `here` of a block's `lines`, which begins `offset` bytes after the file's beginning."""
         number = log.lines + here + 1
-        line = lines[here].rstrip(b"\r").rpartition(b"\r")[2][:LONGEST].decode("utf-8", "replace")
+        _, redrawn, last = lines[here].rstrip(b"\r").rpartition(b"\r")
+        line = last[:LONGEST].decode("utf-8", "replace")
+        words = [word for word in words if word in line] if redrawn else words  # others stood in what was drawn over
         speaker, text = log.spoken(line, number)
         raised = log.raised.pop(number, None)
         if raised is not None:
