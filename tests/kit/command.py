@@ -16,6 +16,9 @@ import pytest
 
 from kit.waiting import PATIENCE_S, wait_for
 
+END_S = 10.0
+"""How long a command has to end after SIGTERM."""
+
 MOST_TOLD = 4_000
 """Letters of what a command has said that are shown where a test fails."""
 
@@ -136,12 +139,16 @@ class Holdfast:
         for running in self._started:
             if not running.ended:
                 running.kill(signal.SIGTERM)
+        deaf = []
         for running in self._started:
             try:
-                running.process.wait(10)
+                running.process.wait(END_S)
             except subprocess.TimeoutExpired:
+                is_stopped = "\nState:\tT" in Path(f"/proc/{running.process.pid}/status").read_text()
+                deaf += [] if is_stopped else [" ".join(map(str, running.process.args))]
                 running.kill()
                 running.process.wait()
+        assert not deaf, f"told to end by SIGTERM, and still there after {END_S} s: {deaf}"
 
 
 def _whole_lines(file: Path) -> list[str]:
