@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from holdfast.core.job.finding import Action, Class, Finding
 from holdfast.diagnosis.attribute import attribute
 from holdfast.diagnosis.gather import of_text
@@ -108,9 +110,13 @@ def test_of_several_nodes_ranks_a_local_one_is_that_which_says_what_failed() -> 
     assert found.rank == 19
 
 
-def test_gradients_that_are_no_number_are_told_too() -> None:
-    broken = [f"{{'loss': 0.0, 'grad_norm': nan, 'epoch': {n / 100}}}" for n in range(8)]
-    assert told(*broken, "KeyboardInterrupt").kind == Class.DATA
+@pytest.mark.parametrize(("fit", "broken", "kind"), [(0, 8, Class.DATA), (4, 3, Class.DATA), (6, 1, Class.UNKNOWN)])
+def test_gradients_that_are_no_number_are_told_too(fit: int, broken: int, kind: Class) -> None:
+    """One alone may be a step that was left out."""
+    norms = ["0.7"] * fit + ["nan"] * broken
+    lines = [f"{{'loss': 0.5, 'grad_norm': {norm}, 'epoch': {n / 100}}}" for n, norm in enumerate(norms)]
+    found = told(*lines, "KeyboardInterrupt")
+    assert (found.kind == Class.DATA) == (kind == Class.DATA), found
 
 
 def test_the_rank_that_only_tells_of_its_work_is_missed_where_the_others_wait() -> None:

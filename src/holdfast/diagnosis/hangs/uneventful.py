@@ -21,6 +21,7 @@ LEAST_RANKS = 4  # By fewer ranks' last lines nothing tells which is another.
 SILENT_S, SILENT = 300.0, 10.0  # Silence: so long, and so many times as long as lines were apart.
 GROWN = 1.5  # A loss that ends at so many times its lowest has grown.
 SLOWER = 3.0  # And steps that take so many times as long have become slow.
+NONE = 3  # Norms at the end that are no numbers: one alone is a step that was left out.
 FEW = 5  # Numbers at the end, and as many at the beginning, that are compared.
 
 HELP = {
@@ -72,10 +73,9 @@ def _of_loss(losses: Sequence[float]) -> Finding | None:
 
 
 def _of_norms(norms: Sequence[float]) -> Finding | None:
-    end = norms[-FEW:]
-    if len(end) < FEW or any(map(math.isfinite, end)):
+    if len(norms) < FEW or any(map(math.isfinite, norms[-NONE:])):
         return None
-    return _found(Class.DATA, "the gradients' norm is no number any more", f"gradient norm: {end[-1]}")
+    return _found(Class.DATA, "the gradients' norm is no number any more", f"gradient norm: {norms[-1]}")
 
 
 def _of_pace(times: Sequence[float]) -> Finding | None:
