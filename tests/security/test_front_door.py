@@ -22,7 +22,7 @@ from kit.network.security_peer import Job
 from holdfast.core.wire.messages import StoreAsk
 from holdfast.rendezvous.kvstore.table import VALUE_BYTES
 from holdfast.runtime.net.addresses import origin
-from holdfast.runtime.net.frames import FRAME_BYTES
+from holdfast.runtime.net.frames import FRAME_BYTES, frame
 from holdfast.runtime.peer_user import user_of
 
 FILES = 1024
@@ -136,6 +136,21 @@ def test_long_answers_that_nobody_reads_cost_some_hundred_megabytes(job: Job) ->
     job.said("it does not read what it is told")
     restart(job, 2)
     assert rss_mb(job.agent.pid) < 600
+    job.finish(rounds=2)
+
+
+def test_long_messages_that_end_at_once_take_no_lease(job: Job) -> None:
+    """Seven links hold back the last byte of 16 MB that take long to look through, and then all send it: 5 s, at one look."""
+    begin(job)
+    digits = (b"1" * 39 + b"a") * ((FRAME_BYTES - 1000) // 40)
+    said = b'{"is":"StoreAsk","node":"x","ask":1,"round":1,"op":"set","keys":["k"],"values":["' + digits + b'"]}'
+    members = [job.peer() for _ in range(7)]
+    for peer in members:
+        peer.prove("secure")
+        peer.send(frame(peer.seals[0].put(said))[:-1])
+    for peer in members:
+        peer.send(said[-1:])
+    restart(job, 2)
     job.finish(rounds=2)
 
 

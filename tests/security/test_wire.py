@@ -8,20 +8,23 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from kit.network.security_peer import Peer
 from kit.waiting import PATIENCE_S
 
 from holdfast.core.machine import NEVER, Observation
 from holdfast.core.wire.links import Arrived, LinkDown, LinkUp
-from holdfast.core.wire.messages import Leave
+from holdfast.core.wire.messages import Leave, StoreAsk
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.admission import AGAIN_S, IN_ALL, LIMITS, LONGEST_S, PER_PEER, Limits, RejectionLog
 from holdfast.runtime.net.codec import encode
-from holdfast.runtime.net.frames import Identity
-from holdfast.runtime.net.network import GUESTS_FROM, HANDSHAKE_S, LEAST_BYTES, READ_BYTES, Network
+from holdfast.runtime.net.frames import SEAL_BYTES, Identity, frame
+from holdfast.runtime.net.network import GUESTS_FROM, HANDSHAKE_S, LEAST_BYTES, LOOK_BYTES, READ_BYTES, Network
+from holdfast.runtime.net.wire import PAUSE_BYTES
 
 
 class Place:
@@ -193,6 +196,50 @@ def test_members_that_say_much_at_once_are_heard_in_small_parts_and_whole(place,
         return heard == links * words
 
     wait_until(all_is_heard)
+
+
+def test_long_messages_that_end_at_once_are_decoded_one_at_a_look(place, free_port, wait_until):
+    """So that an agent renews its own lease between two of them, however many links have held back their last bytes."""
+    here, links = place(), 4
+    here.network.listen()
+    peers = [Peer(free_port, host="127.0.0.1") for _ in range(links)]
+    with ThreadPoolExecutor() as others:
+        proofs = [others.submit(peer.prove, "job", "secret") for peer in peers]
+        turn(here, until=lambda: all(one.done() for one in proofs), wait_until=wait_until)
+        said = encode(StoreAsk(node="n", ask=1, round=0, op="set", keys=("k",), values=(bytes(LOOK_BYTES),)))
+        for peer in peers:
+            others.submit(peer.send, frame(peer.seals[0].put(said))[:-1])
+        all_but_the_ends = links * (len(said) + SEAL_BYTES + 3)
+        held = lambda: sum(wire.held for wire in here.network.wires.values())
+        turn(here, until=lambda: held() == all_but_the_ends, wait_until=wait_until)
+    for peer in peers:
+        peer.send(said[-1:])
+    heard: list[int] = []
+
+    def all_is_heard() -> bool:
+        for look in (here.host.wait(here.host.now()), here.network.due()):
+            heard.append(sum(isinstance(one, Arrived) for one in look))
+        return sum(heard) == links
+
+    wait_until(all_is_heard)
+    assert max(heard) == 1
+
+
+def test_what_many_links_leave_unread_counts_together_however_little_it_is_of_each(place, wait_until):
+    """One member may have a thousand links, and each leave as much unread as is too little to be deaf to it."""
+    here, there, links, most = place(limits=Limits(held_bytes=1 << 20)), place(), 12, 400_000
+    here.network.listen()
+    for link in range(1, links + 1):
+        there.network.connect(link)
+    is_in = lambda: len(here.network.pool.handlers) == links and not there.network.timed
+    turn(here, there, until=is_in, wait_until=wait_until)
+    said, seen = Leave(node="n", round=1, reason="x" * 10_000), []
+    for wire in list(here.network.wires.values()):
+        wire.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+        while wire.link in here.network.wires and len(wire.unsent) < most < PAUSE_BYTES:
+            seen += here.network.transmit(wire.link, said)
+    assert sum(len(wire.unsent) for wire in here.network.wires.values()) <= 1 << 20
+    assert seen and all(isinstance(one, LinkDown) and "all such hold too much memory" in one.reason for one in seen)
 
 
 def test_those_who_bring_no_proof_give_way_to_who_waits(place, free_port, wait_until):

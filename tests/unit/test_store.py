@@ -16,7 +16,7 @@ from holdfast.core.wire.messages import Join, StoreAnswer, StoreAsk
 from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.kvstore.machine import LONGEST_WAIT_S, KeyValues
-from holdfast.rendezvous.kvstore.table import EMPTY, FULL, OVER, TIMEOUT, WRONG
+from holdfast.rendezvous.kvstore.table import EMPTY, FULL, OVER, TIMEOUT, VALUE_BYTES, WRONG
 from holdfast.rendezvous.link_router import LinkRouter
 from holdfast.rendezvous.rules import Rules
 
@@ -112,6 +112,27 @@ def test_long_answers_come_at_a_pace_and_to_each_link_in_turn(desk):
     assert 0.2 <= desk.now <= 0.3 and desk.nothing_left()
 
 
+def test_an_address_has_one_turn_however_many_links_come_from_it(desk):
+    """One member with a thousand links, each of which asks for much again and again, and another with one."""
+    for link in range(1000):
+        desk.machine.observe(LinkUp(link=link, ours=False, peer="10.0.0.1"), 0.0)
+    desk.machine.observe(LinkUp(link=5000, ours=False, peer="10.0.0.2"), 0.0)
+    desk.set("k", bytes(VALUE_BYTES))
+    for ask in range(8):
+        for link in range(1000):
+            desk.ask("get", "k", link=link, ask=ask, wait_s=5.0)
+    for ask in range(5):
+        assert desk.ask("get", "k", link=5000, ask=ask, wait_s=5.0) == []
+        told: list[int] = []
+        while 5000 not in told:
+            desk.now = max(desk.now, desk.machine.deadline())
+            told += [link for link, _ in desk.tick(desk.now)]
+        assert len(told) <= 2
+    for link in (*range(1000), 5000):
+        desk.machine.observe(LinkDown(link=link, reason="gone"), desk.now)
+    assert desk.nothing_left() and not desk.machine.peers and not desk.machine.counts
+
+
 def test_whom_one_word_wakes_in_thousands_is_answered_at_that_pace_and_a_broken_link_takes_its_turns_with_it(desk):
     for link in range(10_000):
         desk.ask("get", "k", link=link, wait_s=60.0)
@@ -187,13 +208,24 @@ def test_a_full_store_takes_nothing_more_and_says_so(desk, monkeypatch):
 
 def test_only_so_many_may_wait(desk, monkeypatch):
     monkeypatch.setattr(module, "WAITERS", 2)
+    monkeypatch.setattr(module, "OF_ONE", 1)
     for link in (1, 2):
         assert desk.ask("wait", "a", link=link, wait_s=9.0) == []
     assert desk.one("wait", "a", link=3, wait_s=9.0).error == FULL
 
 
+def test_from_one_address_only_a_part_of_them_may_wait_and_others_still_can(desk, monkeypatch):
+    monkeypatch.setattr(module, "WAITERS", 40)
+    for link in range(40):
+        desk.machine.observe(LinkUp(link=link, ours=False, peer="10.0.0.1"), 0.0)
+    desk.machine.observe(LinkUp(link=40, ours=False, peer="10.0.0.2"), 0.0)
+    told = [answer.error for link in range(40) for _, answer in desk.ask("wait", "a", link=link, wait_s=9.0)]
+    assert told == [FULL] * 30 and desk.ask("wait", "a", link=40, wait_s=9.0) == []
+
+
 def test_they_may_wait_for_only_so_many_keys_together(desk, monkeypatch):
     monkeypatch.setattr(module, "WAITED_KEYS", 3)
+    monkeypatch.setattr(module, "OF_ONE", 1)
     assert desk.ask("wait", "a", "b", wait_s=9) == []
     ((_, answer),) = desk.ask("wait", "c", "d", ask=2, wait_s=9)
     assert answer.error == FULL

@@ -42,24 +42,29 @@ class LinkRouter:
         self.store: KeyValues | None = None
         """What the rounds' agents tell one another; None: nobody has asked for it, as in every job of `holdfast run`."""
         self.askers: set[int] = set()  # Links that ask the store. They say nothing else.
+        self.peers: dict[int, str] = {}  # Links that others opened to us → the address that each comes from.
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
         """See `core.machine.Machine`. Links that are not ours to serve are ignored."""
         if isinstance(seen, Arrived) and self.guests.get(seen.link):
             return self.hear(seen.message, seen.link, now)
         match seen:
-            case LinkUp(link=link, ours=False):
-                self.guests[link] = ""
+            case LinkUp(link=link, ours=False, peer=peer):
+                self.guests[link], self.peers[link] = "", peer
                 return []
             case Arrived(link=link, message=StoreAsk()) if link in self.askers or self.guests.get(link) == "":
-                self.guests.pop(link, None)
-                self.askers.add(link)
-                return self._open_store().observe(seen, now)
+                store = self._open_store()
+                if self.guests.pop(link, None) is not None:
+                    self.askers.add(link)
+                    store.observe(LinkUp(link=link, ours=False, peer=self.peers[link]), now)
+                return store.observe(seen, now)
             case LinkDown(link=link) if link in self.askers:
                 self.askers.discard(link)
+                del self.peers[link]
                 return self._open_store().observe(seen, now)
             case LinkDown(link=link) if link in self.guests:
                 node = self.guests.pop(link)
+                del self.peers[link]
                 if self.links.get(node) != link:
                     return []
                 del self.links[node]
@@ -71,9 +76,10 @@ class LinkRouter:
         kept = self.store.observe(seen, now) if self.store is not None and isinstance(seen, Tick) else []
         return kept + self._sent(self.rendezvous.observe(seen, now))
 
-    def take_guests(self, links: Iterable[int]) -> None:
-        """Links that others opened to us before this server was made."""
-        self.guests |= dict.fromkeys(links, "")
+    def take_guests(self, peers: Mapping[int, str]) -> None:
+        """Links that others opened to us before this server was made, and the addresses that they come from."""
+        self.guests |= dict.fromkeys(peers, "")
+        self.peers |= peers
 
     def hear(self, message: Message, link: int, now: float) -> list[Action]:
         """A member said something over `link`."""

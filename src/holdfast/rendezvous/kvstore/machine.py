@@ -2,10 +2,11 @@
 
     Arrived(StoreAsk) ──▶ ┌───────────┐ ──▶ Transmit(StoreAnswer), at once
     LinkDown          ──▶ │ KeyValues │         or when the keys are there, or `wait_s` is over, or the round;
-    Tick              ──▶ └───────────┘         later where much is answered: each link in turn
+    LinkUp, Tick      ──▶ └───────────┘         later where much is answered: each address in turn, and of it each link
 
 What an operation does is `rendezvous.kvstore.table`'s; here is who waits, how long, and in which round. Those who wait are
 limited in number, as the tables are in size, so that no agent can fill the coordinator's memory; a waiter goes with its link.
+An address has a part of them and one turn, however many links come from it: one member keeps no other from the store.
 A short question may have a long answer, and one word may wake thousands: answers have a pace, which leaves the coordinator time
 for its leases.
 With the start of a round the tables of those before the last go, and who still waits there is told so.
@@ -18,7 +19,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from holdfast.core.machine import NEVER, Action, Observation, Tick
-from holdfast.core.wire.links import Arrived, LinkDown, Transmit
+from holdfast.core.wire.links import Arrived, LinkDown, LinkUp, Transmit
 from holdfast.core.wire.messages import StoreAnswer, StoreAsk
 from holdfast.rendezvous.kvstore.table import FULL, OVER, TIMEOUT, WRONG, Room, Table, refusal, unfit
 
@@ -28,6 +29,7 @@ WRITING = ("set", "add", "append", "compare_set", "push")  # Operations that oth
 LONGEST_WAIT_S = 7 * 86400.0
 """A longer wait is cut to this: no asker may give its coordinator a time beyond any clock."""
 WAITERS, WAITED_KEYS = 1 << 16, 1 << 19  # At most so many unanswered operations, and keys that they name together.
+OF_ONE = 4  # Of both an address has no more than this part.
 BYTES_PER_S, BURST_S = 128 << 20, 0.05
 """Of answers. To make so many takes less than half of a processor's time. So much of that time is given at once."""
 ANSWER_BYTES = 2048  # What an answer costs beyond its values, in their bytes.
@@ -54,26 +56,32 @@ class KeyValues:
         self.tables: dict[int, Table] = {}
         self.room = Room()
         self.waiters: dict[int, dict[int, Waiter]] = {}  # link → number of the ask → who waits
+        self.peers: dict[int, str] = {}  # Link → the address that it comes from.
         self.count = self.keys = 0  # Who waits, and the keys that they have named.
+        self.counts: dict[str, tuple[int, int]] = {}  # Both of each address that has any.
         self.by_key: dict[tuple[int, str], dict[Waiter, None]] = {}
         """(round, key) → who misses it, in the order of their coming"""
         self.due: list[tuple[float, int, int]] = []
         """(until, link, ask): a heap; those answered meanwhile stay in it until their time."""
-        self.turns: dict[int, deque[tuple[float, StoreAsk]]] = {}
-        """link → until when it would wait for its keys, and what it asks, where much is answered; whose turn is next, first"""
+        self.turns: dict[str, dict[int, deque[tuple[float, StoreAsk]]]] = {}
+        """address → link → until when it would wait for its keys, and what it asks, where much is answered; whose turn is next,
+        first"""
         self.paid_at = 0.0  # When all that was answered will have had its time.
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
         match seen:
+            case LinkUp(link=link, peer=peer):
+                self.peers[link] = peer
             case Arrived(link=link, message=StoreAsk() as ask):
                 until = now + min(ask.wait_s, LONGEST_WAIT_S)
-                if self._is_busy(now) or link in self.turns:
+                if self._is_busy(now) or link in self.turns.get(self._peer(link), {}):
                     return self._take_turn(link, ask, until)
                 return self._asked(link, ask, until, now)
             case LinkDown(link=link):
-                self.count -= len(self.turns.pop(link, ()))
+                self._lose_turns(link)
                 for waiter in list(self.waiters.get(link, {}).values()):
                     self._forget(waiter)
+                self.peers.pop(link, None)
             case Tick():
                 return self._late(now) + self._go_on(now)
         return []
@@ -95,22 +103,31 @@ class KeyValues:
         return self.paid_at - BURST_S > now  # as `deadline` says it
 
     def _take_turn(self, link: int, ask: StoreAsk, until: float) -> list[Action]:
-        if self.count >= WAITERS:
+        if self._has_no_room(link, 0):
             return [_to(link, self._full(ask))]
-        self.turns.setdefault(link, deque()).append((until, ask))
-        self.count += 1
+        self.turns.setdefault(self._peer(link), {}).setdefault(link, deque()).append((until, ask))
+        self._count(link, 1, 0)
         return []
+
+    def _lose_turns(self, link: int) -> None:
+        links = self.turns.get(self._peer(link), {})
+        self._count(link, -len(links.pop(link, ())), 0)
+        if not links:
+            self.turns.pop(self._peer(link), None)
 
     def _go_on(self, now: float) -> list[Action]:
         """Answer those whose turn it is."""
         out: list[Action] = []
         while self.turns and not self._is_busy(now):
-            link, asks = next(iter(self.turns.items()))
-            del self.turns[link]
+            peer, links = next(iter(self.turns.items()))
+            link, asks = next(iter(links.items()))
+            del self.turns[peer], links[link]  # to the end of both lines
             until, ask = asks.popleft()
             if asks:
-                self.turns[link] = asks
-            self.count -= 1
+                links[link] = asks
+            if links:
+                self.turns[peer] = links
+            self._count(link, -1, 0)
             out += self._asked(link, ask, until, now)
         return out
 
@@ -136,10 +153,29 @@ class KeyValues:
         return [self._done(table, link, ask, now), *self._woken(ask, now)]
 
     def _full(self, ask: StoreAsk) -> StoreAnswer:
-        return refusal(ask, FULL, f"{self.count} operations wait here already")
+        return refusal(ask, FULL, f"{self.count} operations wait here already (from one address at most {WAITERS // OF_ONE})")
 
     def _over(self, ask: StoreAsk) -> StoreAnswer:
         return refusal(ask, OVER, f"round {ask.round} is over: the job is in round {self.round}")
+
+    # --- room -----------------------------------------------------------------------------------------------------------
+
+    def _peer(self, link: int) -> str:
+        return self.peers.get(link, "")
+
+    def _has_no_room(self, link: int, keys: int) -> bool:
+        """Whether one more that waits for so many keys is one too many: in all, or from its address."""
+        count, named = self.counts.get(self._peer(link), (0, 0))
+        is_full = self.count >= WAITERS or self.keys + keys > WAITED_KEYS
+        return is_full or count >= WAITERS // OF_ONE or named + keys > WAITED_KEYS // OF_ONE
+
+    def _count(self, link: int, asks: int, keys: int) -> None:
+        peer = self._peer(link)
+        count, named = self.counts.pop(peer, (0, 0))
+        if count + asks:
+            self.counts[peer] = count + asks, named + keys
+        self.count += asks
+        self.keys += keys
 
     # --- waiting --------------------------------------------------------------------------------------------------------
 
@@ -152,14 +188,13 @@ class KeyValues:
     def _wait(self, waiter: Waiter, missing: set[str], now: float) -> list[Action]:
         if now >= waiter.until:
             return [_to(waiter.link, _too_late(waiter.ask, missing))]
-        if self.count >= WAITERS or self.keys + len(waiter.ask.keys) > WAITED_KEYS:
+        if self._has_no_room(waiter.link, len(waiter.ask.keys)):
             return [_to(waiter.link, self._full(waiter.ask))]
         mine = self.waiters.setdefault(waiter.link, {})
         if waiter.ask.ask in mine:
             return [_to(waiter.link, refusal(waiter.ask, WRONG, "two operations of one number"))]
         mine[waiter.ask.ask] = waiter
-        self.count += 1
-        self.keys += len(waiter.ask.keys)
+        self._count(waiter.link, 1, len(waiter.ask.keys))
         if len(self.due) > 2 * self.count + 100:  # most of them have been answered long ago
             self.due = [(each.until, each.link, number) for asks in self.waiters.values() for number, each in asks.items()]
             heapq.heapify(self.due)
@@ -213,8 +248,7 @@ class KeyValues:
         del mine[waiter.ask.ask]
         if not mine:
             del self.waiters[waiter.link]
-        self.count -= 1
-        self.keys -= len(waiter.ask.keys)
+        self._count(waiter.link, -1, -len(waiter.ask.keys))
         for key in waiter.missing:
             others = self.by_key.get((waiter.ask.round, key), {})
             others.pop(waiter, None)

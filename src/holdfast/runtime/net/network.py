@@ -11,6 +11,7 @@ import errno
 import os
 import select
 import socket
+from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -54,6 +55,9 @@ READ_BYTES, LEAST_BYTES = 1 << 16, 1 << 11
 at one look, so many bytes of all of them together, but at least so many of each. What we have to do ourselves, as renewing our
 own lease, waits for one look."""
 
+LOOK_BYTES = 1 << 22
+"""Decoded at one look, but for the message with which it is enough: many links may have held back the ends of long ones."""
+
 REMEDY = "`holdfast token --write FILE` makes one; give each node --token-file FILE"
 
 REST_S = 0.5  # Without accepting, where there is no room for a connection.
@@ -80,7 +84,7 @@ class Network:
         self.shelter = shelter
         self.names = Names(host)
         self.pool = LinkPool(host, self._heard_together)  # Those that have come to us and proved themselves.
-        self.came: list[tuple[Wire, bytes]] = []  # What they have said at this look.
+        self.came: deque[tuple[Wire, bytes]] = deque()  # What they have said, and is still to be heard.
         self.sought: set[int] = set()  # Links whose address is not known yet.
         self.turns: dict[str, int] = {}  # Of the addresses of each name that was called.
         self.wires: dict[int, Wire] = {}
@@ -274,7 +278,7 @@ class Network:
 
     def deadline(self) -> float:
         """When the next handshake or goodbye runs out, or something is to be told or heard."""
-        if self.loopback.said:
+        if self.loopback.said or self.came:
             return 0.0
         first = next(iter(self.timed.values()), None)
         return min(NEVER if first is None else first.until, self.rejections.tell_at, self.rest_until, self.pool.look_at)
@@ -290,7 +294,7 @@ class Network:
             self.rest_until = NEVER
             for sock in self.listeners:
                 self._welcome(sock)
-        seen = [*self.pool.due(now)]
+        seen = [*self._heard_together(), *self.pool.due(now)]
         for wire in list(self.timed.values()):
             if now < wire.until:
                 break
@@ -394,11 +398,14 @@ class Network:
         return max(LEAST_BYTES, READ_BYTES // max(1, self.pool.ready)) if wire.is_watched_by(self.pool) else READ_BYTES
 
     def _heard_together(self) -> list[Observation]:
-        came, self.came = self.came, []
         seen: list[Observation] = []
-        for wire, data in came:
+        left = LOOK_BYTES
+        while self.came and left > 0:
+            wire, data = self.came.popleft()
             if wire.link in self.wires:  # it may have had to go for another
+                size = wire.held + len(data)
                 seen += self._made_of(wire, data)
+                left -= size - wire.held
         return seen
 
     def _made_of(self, wire: Wire, data: bytes) -> list[Observation]:

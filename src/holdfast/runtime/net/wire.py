@@ -77,7 +77,7 @@ class Wire(Channel):
     @property
     def weight(self) -> int:
         """Bytes that are held for it: of a message that has not come whole, and of those that it leaves unread."""
-        return self.held + (len(self.unsent) if len(self.unsent) >= PAUSE_BYTES else 0)
+        return self.held + len(self.unsent)
 
     def owe(self, until: float) -> None:
         """Its first word, or the rest of one, is due by then; NEVER: it owes nothing."""
