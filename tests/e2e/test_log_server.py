@@ -129,7 +129,7 @@ def test_when_the_node_that_gathers_is_lost_the_next_coordinator_s_goes_on_and_n
 class Rank:
     """A rank's own file, and what sends it."""
 
-    def __init__(self, folder: Path, at: str, *, token: str = TOKEN, patience_s: float = 60.0, **how: float) -> None:
+    def __init__(self, folder: Path, at: str, *, token: str = TOKEN, patience_s: float = 60.0, **how: Any) -> None:
         folder.mkdir()
         self.file, self.own = folder / "output.log", folder / "job_cycle0.log"
         self.file.touch()
@@ -388,6 +388,33 @@ def test_who_took_part_and_has_not_come_yet_is_waited_for(receiver: Any, tmp_pat
     rank.end()
     staying.join()
     assert lines_of(tmp_path / "there" / "job_cycle0.log") == ["3: only"] and there.told == []
+
+
+def test_who_says_nothing_holds_up_no_end_unless_it_is_a_node_whose_ranks_may_have_more(
+    receiver: Any, tmp_path: Path, wait_until: Any
+) -> None:
+    """The token opens the port to anybody who has it; a node's id is known to the coordinator and to itself."""
+    there, later, ended = receiver(), [0.0], threading.Event()
+    there.clock = lambda: time.monotonic() + later[0]
+    rules = Rules(job="j", min_nodes=1, max_nodes=2, lease_s=3.0)
+    job = Rendezvous(rules, RestartOnFailure(max_restarts=0), now=0.0, now_unix=0.0)
+    for name in "ab":
+        joins = Join(node=name, name=name, addr=name, master_port=1, nproc=1, role="", logs_at=f"{name}:1")
+        job.observe(Heard(message=joins, here=name == "a"), 0.0)
+    silent = link_to(there)
+    silent.say({"cycle": 0, "stream": "silent", "at": 0, "node": "nobody"})
+    rank = Rank(tmp_path / "b", there.address, node="b")
+    wait_until(lambda: len(there.streams) == 2)
+    staying = threading.Thread(target=lambda: (there.finish(job, "a", lambda: False), ended.set()))
+    staying.start()
+    wait_until(lambda: there.changed is not None)
+    later[0] = 50.0
+    assert not ended.wait(0.2), "b's ranks may have written what its disk has not given yet"
+    rank.say("late")
+    rank.end(job_too=True)
+    staying.join()
+    assert lines_of(tmp_path / "there" / "job_cycle0.log") == ["3: late"] and there.told == []
+    silent.close()
 
 
 def test_a_port_that_is_given_is_used_and_one_that_is_taken_is_named(tmp_path: Path, free_port: int) -> None:

@@ -256,7 +256,7 @@ class Components:
 
         join = self.around.node.group.join
         replicas = open_replicas(config, network, join, self.around.host, complain)
-        return replicas, *(open_logs(config, network, join.addr, complain, self._newest_round) or (None, None))
+        return replicas, *(open_logs(config, network, join, complain, self._newest_round) or (None, None))
 
 
 def _load_diagnosis() -> None:

@@ -143,19 +143,19 @@ def open_replicas(
 
 
 def open_logs(
-    config: RunConfig, network: Network, addr: str, degraded: Callable[[str], None], newest_round: Callable[[], int]
+    config: RunConfig, network: Network, join: Join, degraded: Callable[[str], None], newest_round: Callable[[], int]
 ) -> tuple[LogReceiver, Upstream] | None:
     """Has the coordinator's node gather all nodes' lines. None: not wished, or impossible, as `degraded` is told."""
     ft = config.ft
     if not ft.enable_log_server or not ft.per_cycle_applog_prefix:
         return None
-    receiver = open_receiver(ft, network.identity, network.shelter, addr, degraded, newest_round)
+    receiver = open_receiver(ft, network.identity, network.shelter, join.addr, degraded, newest_round)
     if receiver is None:
         return None
     if make_room(network.host, FILES_PER_NODE * (config.max_nodes - 1)):
         degraded("this node may open too few files to take the logs of all others: raise its hard limit (ulimit -Hn)")
-    patience_s = ft.log_server_graceful_shutdown_timeout
-    return receiver, Upstream(network.identity, network.shelter, receiver.address, patience_s, clock=network.host.now)
+    patience_s, at, clock = ft.log_server_graceful_shutdown_timeout, receiver.address, network.host.now
+    return receiver, Upstream(network.identity, network.shelter, at, patience_s, node=join.node, clock=clock)
 
 
 # --- who hosts the coordinator --------------------------------------------------------------------------------------------

@@ -2,12 +2,14 @@
 
 A link brings the lines of one node and cycle (`agent.logs.sender`). A piece is answered once it is in the file:
 
-    {"cycle": N, "stream": NAME, "at": NUMBER}        {"have": NUMBER}
+    {"cycle": N, "stream": NAME, "at": NUMBER,        {"have": NUMBER}
+     "node": ID}
     NUMBER, 8 bytes; whole lines                      {"have": NUMBER + 1} · {"no": why}
     NUMBER, 8 bytes; nothing: that was all            {"have": NUMBER}
 
 A stream outlives its links: a piece whose answer was lost is not written twice. The sender names a cycle and never a path:
-only the files of this agent's own prefix are written.
+only the files of this agent's own prefix are written. A node's id is known to the coordinator and itself: who says one that has
+a place in the job may have output of its ranks for as long as they have, and the job's end waits for it.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from holdfast.agent.logs.nonblocking_writer import open_log
 from holdfast.core.config.fault_tolerance import FaultTolerance
 from holdfast.core.errors import UsageError
 from holdfast.core.job.cycles import cycle_of, log_path
-from holdfast.core.machine import Observation
+from holdfast.core.machine import NEVER, Observation
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.runtime.net.blocking_link import HANDSHAKE_S, BlockingLink, Turn
 from holdfast.runtime.net.blocking_server import BlockingServer
@@ -39,29 +41,37 @@ PIECE_BYTES = 1 << 20
 """The largest piece. A line has 128 KiB at most, five times as much where each byte of it is shown as <NUL>."""
 MOST_LINKS = 8192  # At a time: a node has one, and for a while after a restart another.
 FILES_PER_NODE = 3  # Its link to the coordinator, the one that brings its lines, and the file that they go to.
-MOST_STREAMS, NAME_CHARS = 4 * MOST_LINKS, 64  # That are remembered, the newest; and of their names.
+MOST_STREAMS, NAME_CHARS, NODE_CHARS = 4 * MOST_LINKS, 64, 255  # That are remembered, the newest; and of their names.
 DISK_S = 5.0  # How long a piece waits for the one before it, over an older link, until its sender is told to try again.
 BEGIN_S = 5.0
 """How long after the job's end to wait for a node that has not connected at all. It tries as its ranks start, so it has failed
 by then, and keeps its lines."""
+SILENT_S = 5.0
+"""How long after the last piece the job's end waits for whom the coordinator does not know by its id: it may be anybody with
+the token. A node sends what it has at once, and keeps what is not taken."""
 IDLE_S = 1e6  # How long ranks may say nothing: as long as the job. Keep-alive finds a dead link.
 
 
 class Stream:
     """The lines of one node in one cycle."""
 
-    def __init__(self, path: str, cycle: int, have: int) -> None:
-        self.path, self.cycle = path, cycle
+    def __init__(self, path: str, cycle: int, have: int, node: str) -> None:
+        self.path, self.cycle, self.node = path, cycle, node
         self.have = have  # So many pieces are in the file.
         self.written = 0  # And so many bytes of the next: a disk that was full took no more.
         self.links = 0  # Over which it comes at present: one, or a dead one too.
+        self.heard_at = -NEVER  # When a link or a piece came last.
         self.lock = allocate_lock()  # Over what has been written.
 
-    def link_up(self, at: int) -> None:
+    def link_up(self, at: int, now: float) -> None:
         """Another link brings it, from piece `at` on: where that is further than here, others have taken what came between."""
         if at > self.have:
             self.have, self.written = at, 0
         self.links += 1
+        self.heard(now)
+
+    def heard(self, now: float) -> None:
+        self.heard_at = now
 
     def link_down(self) -> None:
         self.links -= 1
@@ -122,15 +132,15 @@ class LogReceiver(BlockingServer, Component):
         """After the ranks' end: wait until all that is sent has come, for `patience_s` at most, and until `cut`. `job`: the
         coordinator, if it is here. `own`: this node's id."""
         cycle, nodes = (0, 0) if job is None else _who_sends(job, own)
-        if not self._wait(cycle, nodes, cut):
+        if not self._wait(cycle, nodes, frozenset(job.seats if job is not None else ()), cut):
             until = "a signal ended the wait" if cut() else f"they had {self.patience_s:g} s for it"
             self.tell(f"some nodes have not sent all of their ranks' lines ({until}): the rest is in files on those nodes")
         self.due()
 
-    def _wait(self, cycle: int, nodes: int, cut: Callable[[], bool]) -> bool:
+    def _wait(self, cycle: int, nodes: int, members: frozenset[str], cut: Callable[[], bool]) -> bool:
         now, self.changed = self.clock(), SimpleQueue()
         begun_by, until = now + min(BEGIN_S, self.patience_s), now + self.patience_s
-        while not self._has_all(cycle, nodes if now < begun_by else 0):
+        while not self._has_all(cycle, nodes if now < begun_by else 0, members, now):
             if now >= until or cut():
                 return False
             with suppress(Empty):
@@ -138,21 +148,24 @@ class LogReceiver(BlockingServer, Component):
             now = self.clock()
         return True
 
-    def _has_all(self, cycle: int, nodes: int) -> bool:
+    def _has_all(self, cycle: int, nodes: int, members: frozenset[str], now: float) -> bool:
         with self.lock:
-            return self.begun.get(cycle, 0) >= nodes and not any(stream.links for stream in self.streams.values())
+            sending = [stream for stream in self.streams.values() if stream.links]
+        awaited = any(stream.node in members or now < stream.heard_at + SILENT_S for stream in sending)
+        return self.begun.get(cycle, 0) >= nodes and not awaited
 
     # --- the threads ----------------------------------------------------------------------------------------------------
 
     def serve(self, link: BlockingLink) -> None:
         asked = link.heard(self.clock() + HANDSHAKE_S)
-        name, stream = self._begin(int(asked["cycle"]), str(asked["stream"]), int(asked["at"]))
+        name, stream = self._begin(int(asked["cycle"]), str(asked["stream"]), int(asked["at"]), str(asked.get("node", "")))
         fd = -1
         try:
             link.say({"have": stream.have})
             while True:
                 piece = link.next(self.clock() + IDLE_S)
                 number, lines = int.from_bytes(piece[:8], "big"), piece[8:]
+                stream.heard(self.clock())
                 if not lines:
                     break
                 if len(lines) > PIECE_BYTES or not lines.endswith(b"\n"):
@@ -174,20 +187,20 @@ class LogReceiver(BlockingServer, Component):
                 stream.link_down()
             self._has_changed()
 
-    def _begin(self, cycle: int, name: str, at: int) -> tuple[str, Stream]:
+    def _begin(self, cycle: int, name: str, at: int, node: str) -> tuple[str, Stream]:
         if not 0 <= cycle <= max(0, cycle_of(self.newest_round())) or not 0 <= at < 1 << 63 or len(name) > NAME_CHARS:
             raise ValueError(f"cycle {cycle}, piece {at} and a name of {len(name)} characters are no stream")
         with self.lock:
             stream = self.streams.get(name)
             if stream is None:
-                stream = self.streams[name] = Stream(log_path(self.prefix, cycle), cycle, at)
+                stream = self.streams[name] = Stream(log_path(self.prefix, cycle), cycle, at, node[:NODE_CHARS])
                 self.begun[cycle] = self.begun.get(cycle, 0) + 1
                 if len(self.streams) > MOST_STREAMS:
                     old = next((name for name, one in self.streams.items() if not one.links), "")
                     self.streams.pop(old, None)
             elif stream.cycle != cycle:
                 raise ValueError(f"stream {name} belongs to cycle {stream.cycle}, not {cycle}")
-            stream.link_up(at)
+            stream.link_up(at, self.clock())
         self._has_changed()
         return name, stream
 

@@ -42,11 +42,12 @@ class Upstream:
         own: str,
         patience_s: float,
         *,
+        node: str = "",
         again_s: float = AGAIN_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.identity, self.shelter, self.clock = identity, shelter, clock
-        self.own = own  # Where this agent takes lines itself.
+        self.own, self.node = own, node  # Where this agent takes lines itself, and its node's id, which the coordinator knows.
         self.patience_s, self.again_s = patience_s, again_s
         self.at = ""  # Empty: nowhere, the coordinator's node takes none.
         self.is_over = False  # The job has ended.
@@ -197,7 +198,7 @@ class LogSender:
         if self.is_cut:  # who cuts may not have seen it
             raise ConnectionAbortedError(None, "the job has ended")
         link = BlockingLink(self.sock, upstream.identity, upstream.shelter, ours=True)
-        link.say({"cycle": self.cycle, "stream": self.stream, "at": self.number})
+        link.say({"cycle": self.cycle, "stream": self.stream, "at": self.number, "node": upstream.node})
         answer = link.heard(self.clock() + ANSWER_S)
         if answer["have"] != self.number:
             self._taken(answer)
