@@ -48,6 +48,7 @@ ASKING = {command: room for room, commands in ROOMS.items() for command in comma
 def main(argv: Sequence[str]) -> int:
     """Run `argv` (without the program's name). Returns the exit code."""
     command = argv[0] if argv else ""
+    os.umask(os.umask(0o077) & 0o077)  # we read again what we write, also under one that takes the owner's own rights
     _mend_streams()
     try:
         code = _perform(command, argv[1:])

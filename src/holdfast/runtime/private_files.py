@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -21,12 +22,33 @@ def make_folder(path: str) -> None:
     os.chmod(path, 0o700)  # a umask may have taken our own rights too
 
 
+def own_folder(path: str) -> None:
+    """Make it as `make_folder` does; one that is there is closed to others. OSError: it cannot be, or is another user's.
+
+    Ours is what has the owner that our files get there: on NFS those of root may be nobody's."""
+    make_folder(path)
+    probe = os.path.join(path, f".{os.urandom(4).hex()}.new")
+    fd = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        owners = {os.fstat(fd).st_uid, os.lstat(path).st_uid, os.stat(path).st_uid}
+    finally:
+        os.close(fd)
+        os.unlink(probe)
+    if len(owners) > 1:
+        raise PermissionError(errno.EPERM, "it belongs to another user", path)
+    try:  # noqa: SIM105 (contextlib costs a millisecond on the way to the first worker)
+        os.chmod(path, 0o700)
+    except OSError:
+        pass  # a file system without modes
+
+
 def private(path: str, flags: int) -> int:
-    """An `opener` for `open`: the file is this user's only, also where it was there with a wider mode. OSError."""
-    fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    """An `opener` for `open`: the file is this user's only, also where it was there with a wider mode; no link is followed.
+    OSError."""
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     seen = os.fstat(fd)
     if stat.S_ISREG(seen.st_mode) and seen.st_mode & 0o777 != 0o600 and seen.st_uid == os.geteuid():
-        try:  # noqa: SIM105 (contextlib costs a millisecond on the way to the first worker)
+        try:  # noqa: SIM105 (as above)
             os.fchmod(fd, 0o600)
         except OSError:
             pass  # a file system without modes

@@ -43,9 +43,11 @@ try:
         os.link(mine, ours)
     except OSError:
         pass  # it is there; or NFS says so of a link that it has just made: who is in it tells
+    owner = os.stat(mine).st_uid
     os.unlink(mine)
     with open(ours) as file:
-        print("speaks for", file.read())
+        is_ours = os.fstat(file.fileno()).st_uid == owner
+        print("speaks for " + file.read() if is_ours else f"trouble {name} in it belongs to another user")
 except OSError as error:
     print("trouble", error.strerror)
 """

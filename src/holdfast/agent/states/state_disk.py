@@ -19,7 +19,7 @@ from holdfast.core.machine import NEVER, Observation
 from holdfast.core.page import stash as layout
 from holdfast.core.value import Value, replace
 from holdfast.core.wire.messages import Assigned
-from holdfast.runtime.private_files import make_folder, private
+from holdfast.runtime.private_files import own_folder, private
 from holdfast.runtime.shm.stash import CHUNK_BYTES, Filling, chunks, generations, words
 
 SUFFIX, PART = ".state", ".part"
@@ -142,6 +142,8 @@ class StateDisk(Component):
     def _list(self, done: Callable[[], None]) -> None:
         try:
             found: list[tuple[int, Stored]] = []
+            if os.path.lexists(self.folder):
+                own_folder(self.folder)  # what another user has put there is not restored
             with os.scandir(self.folder) as entries:
                 for entry in entries:
                     if entry.name.endswith(PART):
@@ -186,7 +188,7 @@ class StateDisk(Component):
             ranks=self.nproc,
             saved_s=int(self.unix()),
         )
-        make_folder(self.folder)
+        own_folder(self.folder)
         path = os.path.join(self.folder, made.name)
         with open(path + PART, "wb", opener=private) as file:
             file.write(layout.file_page(one))

@@ -73,7 +73,7 @@ def hand_on(root: Failure, path: str | None = None) -> bool:
     record = dict(root.error_record)
     if isinstance(record.get("message"), dict) and root.exitcode:
         record["message"] = record["message"] | {"errorCode": root.exitcode}
-    draft = f"{path}.{os.getpid()}"
+    draft = f"{path}.{os.urandom(4).hex()}"
     try:
         with open(draft, "w", encoding="utf-8", opener=private) as file:
             json.dump(record, file)

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
-from holdfast.agent.logs.nonblocking_writer import tell
+from holdfast.agent.logs.nonblocking_writer import open_log, tell
 from holdfast.cli.node.token import check_token_file
 from holdfast.cli.run import parser
 from holdfast.cli.run.folder_check import check_folders
@@ -24,7 +24,6 @@ from holdfast.core.config.variables import misspelt
 from holdfast.core.errors import UsageError
 from holdfast.core.resolve.resolve import resolve
 from holdfast.core.resolve.resolve_fault_tolerance import OWN_BACKENDS
-from holdfast.runtime.private_files import make_folder
 from holdfast.runtime.process.guardian import guard
 from holdfast.runtime.readable import readable
 from holdfast.runtime.secrets import secret_in
@@ -59,8 +58,7 @@ def run(argv: Sequence[str], *, command: str = "run") -> int:
 def _write_to(path: str) -> None:
     """Append what we say, and what inherits our streams, to a file from now on."""
     try:
-        make_folder(os.path.dirname(os.path.abspath(path)))
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        fd = open_log(os.path.abspath(path))
     except OSError as error:
         hint = "name a file in a folder that this user may write to"
         raise UsageError(f"--ft-nvrx-logfile: {path} cannot be written: {error.strerror}", hint=hint) from error
