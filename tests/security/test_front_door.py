@@ -154,6 +154,23 @@ def test_long_messages_that_end_at_once_take_no_lease(job: Job) -> None:
     job.finish(rounds=2)
 
 
+def test_a_store_full_of_keys_that_is_looked_through_again_and_again_takes_no_lease(job: Job) -> None:
+    """A hundred bytes have half a million keys looked through: 30 ms each time, and as often as one likes."""
+    begin(job)
+    members = [job.peer() for _ in range(4)]
+    for peer in members:
+        peer.prove("secure")
+    for part in range(60):
+        keys = tuple(f"{part}/{number}" for number in range(8000))
+        members[0].say(StoreAsk(node="n", ask=part, round=1, op="set", keys=keys, values=(b"",) * len(keys)))
+        members[0].told()
+    for ask in range(100):
+        for peer in members:
+            peer.say(StoreAsk(node="n", ask=ask, round=1, op="count", keys=("no",)))
+    restart(job, 2)
+    job.finish(rounds=2)
+
+
 ENDS = """
 import os, socket, sys
 os.setuid(int(sys.argv[2]))

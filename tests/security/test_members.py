@@ -7,7 +7,6 @@ import pytest
 from holdfast.core.errors import ProtocolError
 from holdfast.core.job.failure import Failure
 from holdfast.core.job.report import JobReport
-from holdfast.core.machine import Say
 from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp
 from holdfast.core.wire.messages import (
     Failed,
@@ -90,8 +89,20 @@ def test_a_link_speaks_for_one_node_only(job):
     assert isinstance(peer.told(), Stop)  # it has no seat: "join, or go"
     peer.say(Leave(node="a-1-bb", round=1, reason="goodbye"))
     peer.until_closed()
-    job.said("a link of spare-1-aa said Leave for a-1-bb: refused")
+    job.said("a link of spare-1-aa said Leave for a-1-bb")
     job.finish()
+
+
+def test_who_speaks_for_others_again_and_again_fills_no_log(job):
+    job.begin()
+    for number in range(60):
+        peer = job.peer()
+        peer.prove("secure")
+        for node in (f"x\x1b{number}", f"y{number}"):
+            peer.say(Leave(node=node, round=1, reason="goodbye"))
+        peer.until_closed()
+    stderr = job.finish()
+    assert 0 < stderr.count("said Leave for") <= 5 and "56 times more" in stderr and "\x1b" not in stderr
 
 
 def test_a_node_s_name_cannot_move_the_cursor_or_forge_a_line(job):
@@ -158,9 +169,9 @@ def test_what_a_link_says_for_another_node_is_not_heard(stolen):
     serving, deaf = server()
     serving.observe(LinkUp(link=100, ours=False), 0.0)
     serving.observe(Arrived(link=100, message=Renew(node="n", round=1)), 0.0)
-    said, hung_up = serving.observe(Arrived(link=100, message=stolen), 0.0)
+    (hung_up,) = serving.observe(Arrived(link=100, message=stolen), 0.0)
     assert len(deaf.heard) == 1 and "m" not in serving.links
-    assert isinstance(said, Say) and hung_up == HangUp(link=100)
+    assert hung_up == HangUp(link=100, why=f"a link of n said {type(stolen).__name__} for m")
     serving.observe(LinkDown(link=100, reason="closed"), 0.0)
     assert serving.idle
 

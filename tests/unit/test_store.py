@@ -112,6 +112,36 @@ def test_long_answers_come_at_a_pace_and_to_each_link_in_turn(desk):
     assert 0.2 <= desk.now <= 0.3 and desk.nothing_left()
 
 
+def test_what_takes_long_to_look_through_has_a_pace_though_its_answer_is_short(desk):
+    """A member fills the store with keys, or makes a value long, and has all of it looked through by a hundred bytes."""
+    for part in range(25):
+        keys = [f"{part}/{number}" for number in range(8000)]
+        desk.ask("set", *keys, values=[b""] * len(keys))
+    desk.ask("set", "long", values=[bytes(VALUE_BYTES - 100)])
+    for op, how in (("count", {}), ("list", {}), ("append", {"values": [b"x"]}), ("add", {"number": 1})):
+        desk.now += 100.0
+        at_once = sum(len(desk.ask(op, "long", ask=number, **how)) for number in range(20))
+        assert 0 < at_once < 10, op
+        told = 0
+        while desk.machine.deadline() < NEVER:
+            desk.now = max(desk.now, desk.machine.deadline())
+            told += len(desk.tick(desk.now))
+        assert at_once + told == 20
+
+
+def test_who_waits_for_many_keys_that_come_and_go_is_looked_at_at_that_pace(desk):
+    keys = [f"{number}" for number in range(8000)]
+    desk.ask("set", *keys, values=[b""] * len(keys))
+    for link in range(16):
+        desk.ask("wait", *keys, "a", "b", link=link, wait_s=60.0)
+    desk.now = 1.0
+    for number in range(100):
+        come, go = ("a", "b") if number % 2 else ("b", "a")
+        desk.ask("delete", go, ask=2 * number, link=99)
+        desk.ask("set", come, ask=2 * number + 1, values=[b""], link=99)
+    assert len(desk.machine.turns[""][99]) > 100
+
+
 def test_an_address_has_one_turn_however_many_links_come_from_it(desk):
     """One member with a thousand links, each of which asks for much again and again, and another with one."""
     for link in range(1000):

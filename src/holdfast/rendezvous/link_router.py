@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from holdfast.core.job.report import JobReport
-from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
+from holdfast.core.machine import NEVER, Action, Observation, Tick
 from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.wire.messages import Finish, Join, Leave, Message, Refused, Renew, StoreAsk
 from holdfast.rendezvous.coordinator.job import Phase
@@ -86,8 +86,7 @@ class LinkRouter:
         node = getattr(message, "node", "")
         if link != TO_HOST and (speaker := self.guests[link] or node) != node:
             # To know the job's token is no leave to speak for others. A node's new link says its id, which nobody else knows.
-            said = f"a link of {speaker} said {type(message).__name__} for {node}: refused, and the link is closed"
-            return [Say(text=said, level="warning"), HangUp(link=link)]
+            return [HangUp(link=link, why=f"a link of {speaker} said {type(message).__name__} for {node}")]
         if link != TO_HOST:
             self.guests[link] = node
         if isinstance(message, Leave):

@@ -60,3 +60,4 @@ class HangUp(Action):
     """Close a link once everything sent over it has gone."""
 
     link: int
+    why: str = ""  # What a person is told of it, no oftener than of strangers. Empty: nothing.

@@ -7,8 +7,8 @@
 What an operation does is `rendezvous.kvstore.table`'s; here is who waits, how long, and in which round. Those who wait are
 limited in number, as the tables are in size, so that no agent can fill the coordinator's memory; a waiter goes with its link.
 An address has a part of them and one turn, however many links come from it: one member keeps no other from the store.
-A short question may have a long answer, and one word may wake thousands: answers have a pace, which leaves the coordinator time
-for its leases.
+A short question may have a long answer, or have much looked through, and one word may wake thousands: answers have a pace,
+which leaves the coordinator time for its leases.
 With the start of a round the tables of those before the last go, and who still waits there is told so.
 """
 
@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from holdfast.core.machine import NEVER, Action, Observation, Tick
 from holdfast.core.wire.links import Arrived, LinkDown, LinkUp, Transmit
 from holdfast.core.wire.messages import StoreAnswer, StoreAsk
-from holdfast.rendezvous.kvstore.table import FULL, OVER, TIMEOUT, WRONG, Room, Table, refusal, unfit
+from holdfast.rendezvous.kvstore.table import FULL, KEY_BYTES, OVER, TIMEOUT, WRONG, Room, Table, refusal, unfit
 
 WAITING = ("get", "wait", "pop")  # Operations that wait for their keys.
 WRITING = ("set", "add", "append", "compare_set", "push")  # Operations that others may be waiting for.
@@ -132,10 +132,12 @@ class KeyValues:
         return out
 
     def _done(self, table: Table, link: int, ask: StoreAsk, now: float) -> Action:
-        answer = table.done(ask)
-        cost = ANSWER_BYTES + sum(map(len, answer.values))
-        self.paid_at = max(self.paid_at, now) + cost / BYTES_PER_S
+        work, answer = table.work(ask), table.done(ask)
+        self._pay(ANSWER_BYTES + work + sum(map(len, answer.values)), now)
         return _to(link, answer)
+
+    def _pay(self, cost: int, now: float) -> None:
+        self.paid_at = max(self.paid_at, now) + cost / BYTES_PER_S
 
     # --- asked ----------------------------------------------------------------------------------------------------------
 
@@ -219,6 +221,7 @@ class KeyValues:
                 waiter.missing.discard(key)
                 if waiter.missing:
                     continue
+                self._pay(KEY_BYTES * len(waiter.ask.keys), now)
                 again = self._missing(table, waiter.ask)  # a key may have been deleted, or an item taken, meanwhile
                 if again:
                     self._miss(waiter, again)

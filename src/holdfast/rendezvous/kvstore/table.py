@@ -18,6 +18,8 @@ TIMEOUT, EMPTY, OVER, FULL, WRONG = "timeout", "empty", "over", "full", "wrong"
 VALUE_BYTES = 8 << 20  # Longest value, and most of one answer: with its base64 it fits into a frame (16 MiB).
 STORE_BYTES = 256 << 20  # Most of all keys and values together, of both rounds.
 ENTRY_BYTES = 200  # What a key costs Python beyond its text and value, about.
+KEY_BYTES, OLD_SHARE = 40, 8
+"""What it takes to look at a key, and at a part of an old value of which a new one is made, in bytes of an answer's pace."""
 LEAST_SUM, GREATEST_SUM = -(2**63), 2**63 - 1  # `add` counts in a machine's word, as torch's does.
 
 
@@ -52,6 +54,12 @@ class Table:
         """Bytes that it costs, about."""
         values = sum(ENTRY_BYTES + len(key) + len(value) for key, value in self.values.items())
         return values + sum(ENTRY_BYTES + len(key) + len(item) for key, queue in self.queues.items() for item in queue)
+
+    def work(self, ask: StoreAsk) -> int:
+        """What it takes beyond its answer, in bytes of that: all keys may be looked through, or a long value copied."""
+        if ask.op in ("count", "list"):
+            return KEY_BYTES * len(self.values)
+        return len(self.values.get(ask.keys[0], b"")) // OLD_SHARE if ask.op in ("add", "append") else 0
 
     def done(self, ask: StoreAsk) -> StoreAnswer:
         """Do it: one of OPERATIONS, which is not `unfit` and whose keys are there if it is one that waits."""

@@ -165,7 +165,9 @@ class Network:
                 return self.transmit(link, message, more=more)
             case Connect(link=link, endpoint=endpoint, may_serve=may_serve):
                 return self.connect(link, endpoint, may_serve=may_serve)
-            case HangUp(link=link):
+            case HangUp(link=link, why=why):
+                if why and (wire := self.wires.get(link)):
+                    self.rejections.note(wire.peer, f"hung up on {wire.peer}: {why}", self.host.now())
                 self.hang_up(link)
         return []
 
