@@ -19,7 +19,7 @@ from kit.jobs.ranks import agent_pid
 from kit.jobs.succession import LEASE, LOGS
 
 from holdfast.agent.logs.app_log import AppLog
-from holdfast.agent.logs.receiver import LogReceiver, open_receiver
+from holdfast.agent.logs.receiver import LINKS, LINKS_PER_NODE, LogReceiver, open_receiver
 from holdfast.agent.logs.sender import Upstream
 from holdfast.core.config.fault_tolerance import FaultTolerance
 from holdfast.core.errors import UsageError
@@ -155,7 +155,7 @@ def receiver(tmp_path: Path) -> Callable[..., LogReceiver]:
         told: list[str] = []
         prefix = str(tmp_path / "there" / "job.log")
         identity, how = Identity("job", token.encode()), {"patience_s": patience_s, "tell": told.append}
-        made = LogReceiver(identity, None, "127.0.0.1", 0, prefix=prefix, newest_round=lambda: newest_round, **how)
+        made = LogReceiver(identity, None, "127.0.0.1", 0, prefix=prefix, newest_round=lambda: newest_round, nodes=2, **how)
         made.told = told  # type: ignore[attr-defined]
         return made
 
@@ -417,15 +417,27 @@ def test_who_says_nothing_holds_up_no_end_unless_it_is_a_node_whose_ranks_may_ha
     silent.close()
 
 
+def test_many_links_of_one_member_are_not_as_many_threads(receiver: Any) -> None:
+    """Or they are all that a container may have, and the coordinator's node can start no rank again."""
+    there, links = receiver(), []
+    for number in range(200):
+        with contextlib.suppress(OSError, EOFError):
+            links.append(link_to(there))
+            links[-1].say({"cycle": 0, "stream": f"{number}", "at": 0})
+    assert 0 < len(there.guests) <= LINKS + LINKS_PER_NODE * 2
+    for link in links:
+        link.close()
+
+
 def test_a_port_that_is_given_is_used_and_one_that_is_taken_is_named(tmp_path: Path, free_port: int) -> None:
     told: list[str] = []
     ft = FaultTolerance(per_cycle_applog_prefix=str(tmp_path / "job.log"), log_server_port=free_port)
-    first, second = (open_receiver(ft, Identity("job", b""), None, "127.0.0.1", told.append, int) for _ in range(2))
+    first, second = (open_receiver(ft, Identity("job", b""), None, "127.0.0.1", told.append, int, 2) for _ in range(2))
     assert first is not None and second is not None
     assert first.address == f"127.0.0.1:{free_port}" != second.address
     assert told == [f"--ft-log-server-port: {free_port} is in use; other nodes' lines come to {second.address}"]
     with pytest.raises(UsageError, match="70000 is not a port number"):
-        open_receiver(replace(ft, log_server_port=70000), Identity("job", b""), None, "127.0.0.1", told.append, int)
+        open_receiver(replace(ft, log_server_port=70000), Identity("job", b""), None, "127.0.0.1", told.append, int, 2)
 
 
 def test_where_no_thread_can_be_had_no_lines_are_taken_and_the_port_is_given_back(
@@ -437,7 +449,7 @@ def test_where_no_thread_can_be_had_no_lines_are_taken_and_the_port_is_given_bac
     told: list[str] = []
     ft = FaultTolerance(per_cycle_applog_prefix=str(tmp_path / "job.log"), log_server_port=free_port)
     monkeypatch.setattr("holdfast.runtime.net.blocking_server.start_new_thread", no_more)
-    assert open_receiver(ft, Identity("job", b""), None, "127.0.0.1", told.append, int) is None
+    assert open_receiver(ft, Identity("job", b""), None, "127.0.0.1", told.append, int, 2) is None
     assert len(told) == 1 and told[0].startswith("cannot listen for other nodes' lines: ") and "new thread" in told[0]
     socket.create_server(("127.0.0.1", free_port)).close()
 

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -274,6 +275,36 @@ link = socket.socket()
 link.connect(("127.0.0.1", int(sys.argv[1])))
 link.close()
 """
+
+
+SQUATS = """
+import socket, sys, time
+print("ready", flush=True)
+for _ in range(300):
+    try:
+        with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as taken:
+            print("taken", flush=True)
+            time.sleep(300)
+    except OSError:
+        time.sleep(0.01)
+print("not to be had", flush=True)
+"""
+
+
+@pytest.mark.root
+def test_the_dashboard_s_port_is_the_supervisor_s_also_while_its_server_is_away(holdfast, tmp_path, free_port, wait_until):
+    """Or browsers and scripts would show their tokens to who has taken it meanwhile. Who comes then waits."""
+    pytest.importorskip("starlette", reason="the extra `supervisor` is not installed")
+    where = ("--listen", "127.0.0.1:0", "--state", tmp_path / "fleet", "--http", f"127.0.0.1:{free_port}")
+    running = holdfast.start("supervisor", *where)
+    running.wait_for_output("dashboard at")
+    (web,) = children_of(running.pid)
+    with beside(SQUATS, free_port) as other:
+        os.kill(web, signal.SIGKILL)
+        with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/healthz", timeout=60) as answer:
+            assert answer.status == 200
+        assert other.stdout is not None and other.stdout.readline() == "not to be had\n"
+    assert children_of(running.pid) not in ([], [web])
 
 
 @pytest.mark.root

@@ -149,7 +149,7 @@ def open_logs(
     ft = config.ft
     if not ft.enable_log_server or not ft.per_cycle_applog_prefix:
         return None
-    receiver = open_receiver(ft, network.identity, network.shelter, join.addr, degraded, newest_round)
+    receiver = open_receiver(ft, network.identity, network.shelter, join.addr, degraded, newest_round, config.max_nodes)
     if receiver is None:
         return None
     if make_room(network.host, FILES_PER_NODE * (config.max_nodes - 1)):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Sequence
 
@@ -20,12 +21,25 @@ FIRST_S, LONGEST_S, WELL_S = 0.25, 60.0, 60.0
 again."""
 
 
-class Child:
-    """`holdfast` with these arguments, the command first; `what`: its name for people."""
+LISTENER = 3
+"""A child's descriptor of the socket at which it is to serve, which the supervisor keeps: nobody else takes the port, and who
+comes waits, while there is no child."""
 
-    def __init__(self, host: Host, say: Callable[[str], None], what: str, arguments: Sequence[str]) -> None:
-        self.host, self.say, self.what = host, say, what
+
+class Child:
+    """`holdfast` with these arguments, the command first; `what`: its name for people; `listener`: where it serves."""
+
+    def __init__(
+        self,
+        host: Host,
+        say: Callable[[str], None],
+        what: str,
+        arguments: Sequence[str],
+        listener: socket.socket | None = None,
+    ) -> None:
+        self.host, self.say, self.what, self.listener = host, say, what, listener
         self.argv = [sys.executable, "-m", "holdfast", *arguments, "--parent", str(os.getpid())]
+        self.argv += () if listener is None else ("--listener", str(LISTENER))
         self.pid = 0
         """0: none runs."""
         self.pause_s, self.started_at, self.start_at = FIRST_S, 0.0, NEVER
@@ -40,7 +54,8 @@ class Child:
     def start(self) -> None:
         self.started_at, self.start_at = self.host.now(), NEVER
         try:
-            self.pid = self.host.park(self.argv, os.environ, {}, self._gone)
+            fds = {} if self.listener is None else {LISTENER: self.listener.fileno()}
+            self.pid = self.host.park(self.argv, os.environ, fds, self._gone)
         except HoldfastError as error:
             self._again(str(error))
 
@@ -48,6 +63,8 @@ class Child:
         if self.pid:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
+        if self.listener is not None:
+            self.listener.close()
 
     def _gone(self, exitcode: int) -> list[Observation]:
         self.pid = 0

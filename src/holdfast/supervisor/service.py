@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 from collections.abc import Callable, Iterable, Sequence
 
 from holdfast.agent.control.control_socket import ControlSocket, Request
-from holdfast.core.errors import UsageError
+from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.core.job.injection import injection
 from holdfast.core.machine import NEVER, Action, Observation, Say, Signalled, Tick
 from holdfast.core.wire.fleet import FLEET, FleetMessage
@@ -35,6 +36,7 @@ from holdfast.supervisor.snapshot import DEEDS
 from holdfast.supervisor.store import LeadLost, Store
 from holdfast.supervisor.waiting_requests import Held
 from holdfast.supervisor.web import view
+from holdfast.supervisor.web.serve import bind
 from holdfast.telemetry.report.safe_text import plain
 
 
@@ -54,13 +56,14 @@ class Service:
         shelter: Shelter | None = None,
         named: bool = False,
         web: Sequence[str] = (),
+        http: tuple[str, int] | None = None,
         notify: Sequence[str] = (),
         repair: RepairRules | None = None,
         given_in_s: float | None = None,
     ) -> None:
         """`store` stays the caller's; `signals`: where those are read that end us (see `runtime.host.caught`); `web`, `notify`:
-        arguments of these commands, which run beside us; none: they do not; `given_in_s`: how long the orchestrator takes to
-        give a node, as the operator says.
+        arguments of these commands, which run beside us; none: they do not; `http`: where the first serves; `given_in_s`: how
+        long the orchestrator takes to give a node, as the operator says.
         LeadLost: another supervisor has been faster."""
         self.say, self.store, self.folder = say, store, folder
         generation, kept = store.load()
@@ -75,8 +78,11 @@ class Service:
         self.connections = Connections(self.fleet, named=named)
         self.held = Held(self.fleet.state)
         self.control: ControlSocket | None = None
-        beside = (("the HTTP API", "web", web), ("who tells webhooks and OpenTelemetry", "notify", notify))
-        self.children = [Child(self.host, say, what, (command, *words)) for what, command, words in beside if words]
+        self.children: list[Child] = []
+        if web:
+            self.children.append(Child(self.host, say, "the HTTP API", ("web", *web), self._listener(http)))
+        if notify:
+            self.children.append(Child(self.host, say, "who tells webhooks and OpenTelemetry", ("notify", *notify)))
         self.asked: dict[int, Request] = {}
         """Operators' requests that the fleet has not answered yet, by number."""
         self.asks = 0
@@ -89,6 +95,13 @@ class Service:
         self.control = control = ControlSocket(os.path.join(self.folder, SOCKET))
         self.host.watch(control.fileno(), select.EPOLLIN, lambda events: self._asked(control))
         return True
+
+    def _listener(self, http: tuple[str, int] | None) -> socket.socket | None:
+        try:
+            return None if http is None else bind(*http)
+        except HoldfastError as error:
+            self.say(str(error))  # the child tries again
+            return None
 
     def run(self) -> None:
         """Until SIGTERM or SIGINT. LeadLost: somebody else may lead."""

@@ -39,7 +39,8 @@ from holdfast.runtime.secrets import Shelter
 
 PIECE_BYTES = 1 << 20
 """The largest piece. A line has 128 KiB at most, five times as much where each byte of it is shown as <NUL>."""
-MOST_LINKS = 8192  # At a time: a node has one, and for a while after a restart another.
+MOST_LINKS, LINKS, LINKS_PER_NODE = 8192, 32, 4
+"""At a time: a node has one, and for a while after a restart another. Each has a thread, of which a container may have few."""
 FILES_PER_NODE = 3  # Its link to the coordinator, the one that brings its lines, and the file that they go to.
 MOST_STREAMS, NAME_CHARS, NODE_CHARS = 4 * MOST_LINKS, 64, 255  # That are remembered, the newest; and of their names.
 DISK_S = 5.0  # How long a piece waits for the one before it, over an older link, until its sender is told to try again.
@@ -103,19 +104,21 @@ class LogReceiver(BlockingServer, Component):
         port: int,
         *,
         prefix: str,
+        nodes: int,
         patience_s: float,
         tell: Callable[[str], None],
         newest_round: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`patience_s`: see `finish`. `newest_round`: that this node knows of; any thread may ask. A log is begun for no cycle
-        that has not begun."""
+        """`nodes`: at most, in the job. `patience_s`: see `finish`. `newest_round`: that this node knows of; any thread may
+        ask. A log is begun for no cycle that has not begun."""
         self.newest_round, self.prefix, self.patience_s, self.clock = newest_round, prefix, patience_s, clock
         self.streams: dict[str, Stream] = {}
         self.begun: dict[int, int] = {}  # How many streams each cycle has had.
         self.lock = allocate_lock()  # Over both.
         self.changed: SimpleQueue[None] | None = None  # Somebody waits for a stream to begin, or to end.
-        super().__init__(identity, shelter, addr, port, most=MOST_LINKS, largest=8 + PIECE_BYTES, tell=tell, turn=Turn())
+        most = min(MOST_LINKS, LINKS + LINKS_PER_NODE * nodes)
+        super().__init__(identity, shelter, addr, port, most=most, largest=8 + PIECE_BYTES, tell=tell, turn=Turn())
 
     # --- for the agent's loop -------------------------------------------------------------------------------------------
 
@@ -216,6 +219,7 @@ def open_receiver(
     addr: str,
     tell: Callable[[str], None],
     newest_round: Callable[[], int],
+    nodes: int,
 ) -> LogReceiver | None:
     """At --ft-log-server-port, else at a free port. None: at neither, as `tell` is told."""
     assert ft.per_cycle_applog_prefix is not None
@@ -223,7 +227,7 @@ def open_receiver(
         raise UsageError(f"--ft-log-server-port: {ft.log_server_port} is not a port number", hint="0 to 65535; 0: any free one")
     prefix, patience_s = ft.per_cycle_applog_prefix, ft.log_server_graceful_shutdown_timeout
     make = partial(LogReceiver, identity, shelter, addr, prefix=prefix, patience_s=patience_s, tell=tell)
-    make = partial(make, newest_round=newest_round)
+    make = partial(make, newest_round=newest_round, nodes=nodes)
     try:
         try:
             return make(ft.log_server_port)

@@ -102,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
         )
     if not options.lease >= 0.1:
         raise UsageError(f"--lease: {options.lease:g} is too short", hint="give at least 0.1 s")
-    folder, web = folder_of(options), _web(options)
+    folder, (web, http) = folder_of(options), _web(options)
     chosen = policy(options.policy, options.policy_option, os.environ)
     shelter = shelter_of(options.tls_cert, options.tls_key, options.tls_ca)
     if options.tls_names and shelter is None:
@@ -135,6 +135,7 @@ def run(options: argparse.Namespace) -> int:
             shelter=shelter,
             named=options.tls_names,
             web=web,
+            http=http,
             notify=told,
             repair=repair,
             given_in_s=options.replacement_time,
@@ -189,14 +190,15 @@ def _either(names: Iterable[str]) -> str:
     return f"{', '.join(others)} or {last}"
 
 
-def _web(options: argparse.Namespace) -> list[str]:
-    """The arguments of `holdfast web`; none: it is not wanted, or cannot be had. UsageError: they make no sense."""
+def _web(options: argparse.Namespace) -> tuple[list[str], tuple[str, int] | None]:
+    """The arguments of `holdfast web`, and where it serves; none: it is not wanted, or cannot be had. UsageError: they make no
+    sense."""
     if options.http == "off":
-        return []
-    checked(options)
+        return [], None
+    host, port, _, _ = checked(options)
     if lacks := missing():
         _say(f"no HTTP API and no dashboard: {lacks} not installed (pip install 'holdfast[supervisor]')")
-        return []
+        return [], None
     given = {"--http": options.http, "--http-token-file": options.http_token_file, "--state": folder_of(options)}
     given |= {"--http-cert": options.http_cert, "--http-key": options.http_key}
-    return [word for name, value in given.items() if value for word in (name, value)]
+    return [word for name, value in given.items() if value for word in (name, value)], (host, port)

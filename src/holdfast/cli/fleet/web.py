@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from socket import socket
 
+from holdfast.cli.arguments import reads
 from holdfast.cli.fleet.supervisor_here import parent_argument, socket_of, state_argument
 from holdfast.core.config import grammar
 from holdfast.core.errors import UsageError
@@ -26,6 +28,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     http_arguments(parser, "")
     state_argument(parser)
     parent_argument(parser)
+    here = "serve at this socket, which `holdfast supervisor` has made"
+    parser.add_argument("--listener", type=reads(grammar.whole), default=-1, metavar="FD", help=here)
 
 
 def http_arguments(parser: argparse.ArgumentParser, more: str) -> None:
@@ -65,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     from holdfast.supervisor.web.app import Api  # it needs starlette, of the extra `supervisor`
 
     api = Api(socket_of(options), known, secure=context is not None)
-    listener = bind(host, port)
+    listener = bind(host, port) if options.listener < 0 else socket(fileno=options.listener)
     scheme = "http" if context is None else "https"
     print(f"dashboard at {scheme}://{grammar.shown_endpoint(host, listener.getsockname()[1])}/", flush=True)
     serve(api.app(), listener, context)
