@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -94,6 +95,25 @@ def test_a_request_that_drips_is_given_up(
             return False
 
         wait_until(drips)
+
+
+def told(service: Service, body: bytes) -> int:
+    """The status of an answer."""
+    with socket.create_connection(("127.0.0.1", service.port), timeout=60) as link:
+        link.sendall(b"POST /logs HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        return int(link.recv(100).split()[1])
+
+
+def test_who_may_ask_keeps_no_memory_by_long_words_and_is_answered_whatever_it_says(attribution: Service) -> None:
+    """A node of the job, say. Of 10,000 logs the words are remembered."""
+    words = dict.fromkeys(("user", "job_id", "cycle_id"), "x" * 15_000)
+    path = f"{attribution.root}/{'y' * 3000}"
+    for more in (words, {"user": ["x"] * 5000}, {"job_id": 7, "cycle_id": None}):
+        assert told(attribution, json.dumps({"log_path": path, **more}).encode()) == 200
+        assert len(json.dumps(attribution.listed())) < 5000
+    assert attribution.listed()[0]["job_id"] == 7
+    assert told(attribution, json.dumps({"log_path": f"{path}{path}"}).encode()) == 400
+    assert told(attribution, b'{"log_path":' + b"[" * 60_000) == 400
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can ask as another user")

@@ -39,7 +39,8 @@ INTENTS = ("progressive", "terminal", "track_only")
 MOST_BODY = 64 << 10
 MOST_CLIENTS = 256  # At a time.
 MOST_SLOW = 8  # So many logs may be slow to read (`Limits.slow_s`); then the others wait.
-MOST_KEPT = 10_000  # Answers that are remembered.
+MOST_KEPT, WORD_CHARS, PATH_CHARS = 10_000, 256, 4096
+"""Answers that are remembered; what is kept of each word that comes with a log; and the longest path, which is Linux's."""
 MOST_LOG = 4 << 30  # Bytes of one file that are read, from its end.
 STOP_FROM = 0.9  # From this confidence on STOP is recommended where a finding advises so.
 
@@ -156,7 +157,7 @@ class Service:
         intent = said.get("analysis_intent", "terminal")
         if intent not in INTENTS:
             raise Refused(400, "INVALID_INTENT", f"analysis_intent must be one of {', '.join(INTENTS)}")
-        job = Job(path, {key: said.get(key) for key in ("user", "job_id", "cycle_id")} | {"analysis_intent": intent})
+        job = Job(path, {key: _word(said.get(key)) for key in ("user", "job_id", "cycle_id")} | {"analysis_intent": intent})
         if intent != "track_only":
             try:
                 self._waiting.put_nowait(job)
@@ -210,8 +211,8 @@ class Service:
             raise Refused(401, "UNAUTHORIZED", "show the token: Authorization: Bearer …")
 
     def _allowed(self, path: object, *, may_come: bool = False) -> str:
-        if not isinstance(path, str) or not os.path.isabs(path) or "\0" in path:
-            raise Refused(400, "INVALID_PATH", "log_path must be an absolute path")
+        if not isinstance(path, str) or not os.path.isabs(path) or "\0" in path or len(path) > PATH_CHARS:
+            raise Refused(400, "INVALID_PATH", f"log_path must be an absolute path of at most {PATH_CHARS} characters")
         if not self._looking.acquire(blocking=False):
             waiting = self.limits.most_looking
             raise Refused(503, "STALLED", f"files below {self.root} do not answer: {waiting} requests wait")
@@ -273,6 +274,11 @@ def recommendation(finding: Finding, evidence: Evidence, *, terminal: bool) -> d
     return _recommend("RESTART", finding.sentence)
 
 
+def _word(said: object) -> object:
+    """What is kept of it: who may ask may say much."""
+    return said if said is None or (isinstance(said, int) and said.bit_length() < 64) else str(said)[:WORD_CHARS]
+
+
 def _recommend(action: str, reason: str) -> dict[str, str]:
     return {"action": action, "source": "holdfast", "reason": reason}
 
@@ -318,7 +324,7 @@ def _handler(service: Service) -> type[JsonHandler]:
                 raise Refused(413, "TOO_LARGE", f"a request has at most {MOST_BODY} bytes, and says how many")
             try:
                 said = json.loads(body)
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise Refused(400, "INVALID_JSON", "the request is no JSON") from None
             if not isinstance(said, dict):
                 raise Refused(400, "INVALID_JSON", "the request is no JSON object")
