@@ -14,6 +14,7 @@ from kit.certificates import Certificates
 from kit.network.security_peer import TOKEN, Peer
 from kit.ports import port_of
 
+from holdfast.core.errors import ProtocolError
 from holdfast.core.wire.fleet import FLEET, FleetMessage, Heed, RankSaid, Standing
 from holdfast.core.wire.google_wire import METHODS, SERVICE
 from holdfast.runtime.net.admission import UNPROVED
@@ -100,6 +101,36 @@ def test_a_member_that_speaks_nonsense_loses_its_link_and_nothing_else(door):
         peer.say(what)
         peer.until_closed()
     door.is_well("after")
+
+
+def test_what_an_agent_and_a_supervisor_have_said_is_worth_nothing_when_it_is_said_again(door, tmp_path):
+    """As bytes that were recorded on the network: to this supervisor, to another with the same token, and to an agent."""
+    recorded = Recorded(door.port)
+    recorded.prove(FLEET)
+    recorded.say(standing("a"))
+    heed = recorded.hear()
+    assert isinstance(decode(recorded.seals[1].take(heed), FleetMessage), Heed)
+    other = Door(door.holdfast, tmp_path / "other")
+    for port in (door.port, other.port):
+        again = Peer(port)
+        again.send(recorded.sent)
+        assert b"wrong job token" in again.until_closed()
+    again = Peer(door.port)  # it takes itself for an agent: what came from the supervisor then is said to it now
+    again.prove(FLEET)
+    with pytest.raises(ProtocolError, match="a wrong seal"):
+        again.seals[1].take(heed)
+    again.sock.close()
+    other.is_well("after")
+
+
+class Recorded(Peer):
+    """An agent whose bytes somebody records."""
+
+    sent = b""
+
+    def send(self, data: bytes) -> None:
+        self.sent += data
+        super().send(data)
 
 
 def test_a_name_is_shown_and_does_nothing_to_the_terminal(door):

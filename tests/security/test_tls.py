@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import os
+import signal
 import socket
 import ssl
 from pathlib import Path
@@ -49,6 +51,21 @@ def test_the_key_may_stand_in_the_certificate_s_file(job, ours, tmp_path):
     both.write_text(Path(flags[1]).read_text() + Path(flags[3]).read_text())
     job.begin("--tls-cert", both, "--tls-ca", ours.ca_file)
     job.finish()
+
+
+def test_files_that_are_replaced_while_a_job_runs_cost_it_nothing(job, ours):
+    """They are read at the start; links that are made later, as those for states, go by what was read."""
+    options = ("--max-restarts", 3, "--backoff", 0, "--stash-replicate")
+    job.begin(*ours.flags("a"), *options)
+    other = job.start_agent(*ours.flags("b"), *options, name="b")
+    job.running(1, 2)
+    for file in ours.folder.iterdir():
+        file.write_text("no certificate any more")
+    ranks = job.wait_until(lambda: [one for one in job.holdfast.events("WorkerStarted") if one["round"] == 2])
+    os.kill(ranks[0]["pid"], signal.SIGKILL)
+    job.running(0, 3)
+    stderr = job.finish(rounds=3)
+    assert other.wait().returncode == 0 and "turned away" not in stderr and "certificate" not in stderr
 
 
 def test_whoever_cannot_come_in_gets_one_line_on_each_side(job, ours, others):
