@@ -53,6 +53,16 @@ def test_who_has_proved_itself_goes_only_when_nobody_else_is_left_and_the_silent
     assert guests.enter("other", at("other"), 1.0) == "new3", "the newest of the origin that has most"
 
 
+def test_of_members_in_one_network_the_address_that_has_most_gives_way_to_another():
+    guests: Admission[str] = Admission(Limits(in_all=3))
+    for number in range(3):
+        guests.enter(f"many{number}", ("2001:db8::/64", "2001:db8::1"), 0.0)
+        guests.prove(f"many{number}")
+        guests.speak(f"many{number}")
+    assert guests.enter("again", ("2001:db8::/64", "2001:db8::1"), 1.0) == "again"
+    assert guests.enter("node", ("2001:db8::/64", "2001:db8::2"), 1.0) == "many2"
+
+
 def test_who_holds_back_the_rest_of_long_messages_goes_when_all_hold_too_much():
     guests = crowd(4, held_bytes=100)
     guests.enter("member", at("member"), 0.0)
@@ -60,6 +70,14 @@ def test_who_holds_back_the_rest_of_long_messages_goes_when_all_hold_too_much():
     assert guests.hold("member", 50) == ["many0"], "the origin that holds most; who began first"
     assert guests.hold("many2", 10) == guests.hold("member", 0) == guests.hold("member", 50) == []
     assert guests.hold("many0", 90) == [], "who has gone holds nothing"
+
+
+def test_of_those_in_one_network_the_address_that_holds_most_goes():
+    guests: Admission[str] = Admission(Limits(held_bytes=100))
+    for name, address in (("node", "2001:db8::1"), ("many0", "2001:db8::2"), ("many1", "2001:db8::2")):
+        guests.enter(name, ("2001:db8::/64", address), 0.0)
+    assert guests.hold("node", 40) == guests.hold("many0", 30) == []
+    assert guests.hold("many1", 31) == ["many0"]
 
 
 def test_nodes_that_come_at_once_wait_outside_while_those_inside_are_young_and_none_has_many():

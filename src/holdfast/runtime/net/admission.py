@@ -147,6 +147,10 @@ class Crowd(Generic[Guest]):
         """How many have that origin."""
         return self._counts.get(origin, 0)
 
+    def at(self, origin: str, address: str) -> int:
+        """How many of them have that address."""
+        return len(self._of.get(origin, {}).get(address, ()))
+
     def heaviest(self) -> tuple[str, dict[Guest, None]] | None:
         """The origin that has most, and those of its address that has most, the oldest first."""
         if not self._counts:
@@ -182,7 +186,7 @@ class Admission(Generic[Guest]):
     def enter(self, guest: Guest, origin: tuple[str, str], now: float, fd: int = -1) -> Guest | None:
         """One has come, over descriptor `fd`, as `addresses.origin` says: who has to go for it, which may be itself."""
         with self._lock:
-            gone = self._for_whom(guest, origin[0], fd)
+            gone = self._for_whom(guest, *origin, fd)
             if gone is not guest:
                 if gone is not None:
                     self._remove(gone)
@@ -248,7 +252,7 @@ class Admission(Generic[Guest]):
 
     # --- with the lock ----------------------------------------------------------------------------------------------------
 
-    def _for_whom(self, guest: Guest, origin: str, fd: int) -> Guest | None:
+    def _for_whom(self, guest: Guest, origin: str, address: str, fd: int) -> Guest | None:
         count = len(self._seats)
         if fd >= _guests_files() and count >= FEW:
             self._room = count  # the next may get a lower one, which somebody has left
@@ -261,17 +265,22 @@ class Admission(Generic[Guest]):
                 return next(iter(found[1]))
         known = self._in[KNOWN]
         most, guests = known.heaviest() or ("", {})
-        return next(reversed(guests)) if known.of(most) > known.of(origin) + 1 else guest
+        has_more = known.of(most) > known.of(origin) + 1
+        if most == origin:  # all nodes of a cluster may be in one network
+            has_more = len(guests) > known.at(origin, address) + 1
+        return next(reversed(guests)) if has_more else guest
 
     def _most_unproved(self) -> int:
         return min(self.limits.unproved, max(1, soft_limit() // 8))
 
     def _first_of_heaviest(self) -> Guest:
-        held: dict[str, int] = {}
+        held: dict[str, dict[str, int]] = {}
         for seat in self._holding.values():
-            held[seat.origin] = held.get(seat.origin, 0) + seat.held
-        heaviest = max(held, key=held.__getitem__)
-        return next(guest for guest, seat in self._holding.items() if seat.origin == heaviest)
+            of = held.setdefault(seat.origin, {})
+            of[seat.address] = of.get(seat.address, 0) + seat.held
+        origin, of = max(held.items(), key=lambda one: sum(one[1].values()))
+        heaviest = origin, max(of, key=of.__getitem__)
+        return next(guest for guest, seat in self._holding.items() if (seat.origin, seat.address) == heaviest)
 
     def _move(self, guest: Guest, state: int) -> None:
         with self._lock:
