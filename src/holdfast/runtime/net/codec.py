@@ -98,9 +98,9 @@ MOMENTS, LAST_MOMENT = ("at_unix", "started_at_unix", "ended_at_unix"), 25340230
 MOST_VALUES, MEMBERS_VALUES = 1 << 20, 1 << 18
 """Most values in a message, and in one of a member: of its own ranks. Each takes a microsecond or less to decode."""
 
-_ALIKE, _ODD, MOST_ODD = bytes.maketrans(b"123456789E+", b"000000000e-"), (b"0e000", b"0e-000", b"0" * 40), 256
-"""Numbers that take long to decode (1e300: 8 µs; 4,000 digits: 80 µs), where all digits are alike, and how many of them there
-may be. To count them takes a tenth of a pattern's time: a member may say many messages of 16 MB at once."""
+_ALIKE, _SIGNS, _ODD, MOST_ODD = bytes.maketrans(b"123456789E", b"000000000e"), b"+-", (b"0e000", b"0" * 40), 256
+"""Numbers that take long to decode (1e300: 8 µs; 4,000 digits: 80 µs), where all digits are alike and there are no signs, and
+how many of them there may be. To count them takes less than a pattern's time: many messages of 16 MB may come at once."""
 
 _RECORD = b'"error_record":{'  # Of a worker's own form: nothing else in a message can be costly.
 
@@ -160,13 +160,14 @@ def _is_costly(data: bytes, values: int) -> bool:
     """Whether to decode it would take long for its size. Texts cost little, whatever is in them."""
     if len(data) > values and data.count(b'"') > 4 * values:
         return True
-    return _seems_costly(data, values) and _seems_costly(_TEXT.sub(b'""', data), values)
+    is_short = len(data) <= SMALL_BYTES  # texts are most of what is longer, and left out first
+    return (not is_short or _seems_costly(data, values)) and _seems_costly(_TEXT.sub(b'""', data), values)
 
 
 def _seems_costly(data: bytes, values: int) -> bool:
     if len(data) > values and sum(map(data.count, (b",", b":", b"[", b"{"))) > values:
         return True
-    return len(data) > MOST_ODD and sum(map(data.translate(_ALIKE).count, _ODD)) > MOST_ODD
+    return len(data) > MOST_ODD and sum(map(data.translate(_ALIKE, _SIGNS).count, _ODD)) > MOST_ODD
 
 
 def _long(data: bytes, family: type[Message]) -> msgspec.Struct:

@@ -85,6 +85,7 @@ class Network:
         self.names = Names(host)
         self.pool = LinkPool(host, self._heard_together)  # Those that have come to us and proved themselves.
         self.came: deque[tuple[Wire, bytes]] = deque()  # What they have said, and is still to be heard.
+        self.has_heard = False  # At this look, some of it was.
         self.sought: set[int] = set()  # Links whose address is not known yet.
         self.turns: dict[str, int] = {}  # Of the addresses of each name that was called.
         self.wires: dict[int, Wire] = {}
@@ -296,7 +297,8 @@ class Network:
             self.rest_until = NEVER
             for sock in self.listeners:
                 self._welcome(sock)
-        seen = [*self._heard_together(), *self.pool.due(now)]
+        seen = [*(self._heard_together() if self.came and not self.has_heard else ()), *self.pool.due(now)]
+        self.has_heard = False
         for wire in list(self.timed.values()):
             if now < wire.until:
                 break
@@ -400,6 +402,7 @@ class Network:
         return max(LEAST_BYTES, READ_BYTES // max(1, self.pool.ready)) if wire.is_watched_by(self.pool) else READ_BYTES
 
     def _heard_together(self) -> list[Observation]:
+        self.has_heard = True
         seen: list[Observation] = []
         left = LOOK_BYTES
         while self.came and left > 0:
