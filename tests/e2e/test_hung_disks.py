@@ -164,6 +164,36 @@ raise ValueError("of life " + os.environ["TORCHELASTIC_RESTART_COUNT"])
     assert "ValueError: of life 1" in ended.stderr and "2 of 2 restarts used" in ended.stderr
 
 
+WRITES = {
+    "a file": "with open(path, 'wb') as file:\n    file.write(bytes(2 << 20))",
+    "another's error": (
+        "try:\n    open(path, 'wb').write(bytes(2 << 20))\nexcept OSError as error:\n    raise ValueError('so') from error"
+    ),
+    "its output": "import time\nwhile time.sleep(0.001) is None:\n    print('x' * 10_000)",
+    "an array": "import numpy\nnumpy.save(open(path, 'wb'), numpy.zeros(1 << 18))",
+    "a checkpoint": "import torch\ntorch.save(torch.zeros(1 << 19), path)",
+    "a distributed checkpoint": (
+        "import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp\n"
+        "dist.init_process_group('gloo')\ndcp.save({'weight': torch.zeros(1 << 19)}, checkpoint_id=path)"
+    ),
+}
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("what", [pytest.param(what, marks=pytest.mark.torch if "check" in what else ()) for what in WRITES])
+def test_where_a_rank_has_no_space_to_write_the_report_says_where(
+    holdfast: Any, script: Any, full_disk: Path, what: str
+) -> None:
+    """Python's error tells no name, torch's no file, and a distributed checkpoint's is no `Exception`."""
+    target, logs = full_disk / "7.pt", (full_disk if what == "its output" else full_disk.parent) / "logs"
+    source = f"import sys\npath = sys.argv[1]\n{WRITES[what]}"
+    job = holdfast("run", "--redirects", "3", "--log-dir", logs, script(source), target, env={"OMP_NUM_THREADS": "1"})
+    said = " ".join(job.stderr.split())
+    assert job.returncode == 1
+    where = rf"{re.escape(str(full_disk))}/logs/\S+/stdout.log" if what == "its output" else re.escape(str(target))
+    assert re.search(f": (no space is left for )?'{where}' Cause rank 0 on ", said) and "(storage, " in said, said
+
+
 # --- the audit --------------------------------------------------------------------------------------------------------------
 
 LOOPS = re.compile(r"^(\d+) +(.*)$")

@@ -335,10 +335,13 @@ def _install_hooks() -> None:
     shown = sys.excepthook
 
     def write(error: BaseException) -> None:
-        if isinstance(error, Exception) and _error_file:
+        if not isinstance(error, KeyboardInterrupt) and _error_file:  # torch's CheckpointException is no Exception
             record, now = load("_holdfast_record", "client", "record.py"), time_ns()
+            more: list[str] = []
+            # What is left out, into the page too: it may be the record for which no space is left.
+            _try_quietly(lambda: more.append(record.left_out(error)), lambda: _leave_words(error, *more))
             # Twice, where a signal handler that raises cuts it short: torch's for SIGCHLD does, when data loader workers die.
-            _try_quietly(*(lambda: record.write(_error_file, error, now),) * 2)
+            _try_quietly(*(lambda: record.write(_error_file, error, now, *more),) * 2)
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         once_shown: list[Callable[[], None] | None] = [lambda: None]
@@ -383,9 +386,9 @@ def _try_quietly(*steps: Callable[[], object]) -> None:
             continue
 
 
-def _leave_words(error: BaseException) -> None:
+def _leave_words(error: BaseException, more: str = "") -> None:
     try:
-        said = str(error)[: layout.LAST_WORDS_BYTES]
+        said = str(error)[: layout.LAST_WORDS_BYTES] + more
     except Exception:
         said = "<exception without a text>"
     text = f"{type(error).__name__}: {said}" if said else type(error).__name__
@@ -394,7 +397,7 @@ def _leave_words(error: BaseException) -> None:
 
 def _claim(error: BaseException) -> Callable[[], None] | None:
     """What to call once the error is shown. None: it is not to be, since another rank, whose stderr is ours, has shown it."""
-    if words is None or not words[layout.HOOK] & layout.HOOK_ONCE or not isinstance(error, Exception) or not _error_file:
+    if words is None or not words[layout.HOOK] & layout.HOOK_ONCE or isinstance(error, KeyboardInterrupt) or not _error_file:
         return lambda: None
     return load("_holdfast_record", "client", "record.py").claim(_error_file, error)  # type: ignore[no-any-return]
 
@@ -409,7 +412,7 @@ def _is_the_end() -> bool:
 
 
 def _flag_error(error: BaseException, now_ns: int) -> None:
-    if words is not None and isinstance(error, Exception):
+    if words is not None and not isinstance(error, KeyboardInterrupt):
         words[layout.ERROR_UNIX_NS] = now_ns
         words[layout.ERROR] = 1
         if _wake_agent is not None:

@@ -9,13 +9,15 @@ worker's first record stays: it is nearest to the cause.
 
 from __future__ import annotations
 
+import errno
 import os
 from _thread import allocate_lock
+from io import IOBase
 from time import monotonic, time_ns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any, ParamSpec, TypeVar
 
     P = ParamSpec("P")
@@ -25,6 +27,11 @@ ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 MOST_CHARS = 100_000  # Of a message, and of a call stack: an agent reads no error file that is larger than its reports may be.
 SHOW_S = 1.0  # To show a traceback: milliseconds, unless the terminal stands still.
 _SHOWN = b" shown"
+
+NO_SPACE = errno.ENOSPC, errno.EDQUOT
+OF_NO_SPACE = "No space left on device", "inline_container.cc", "PytorchStreamWriter failed", " requested and "
+"""What errors that come of it say: those of C++, of torch's checkpoints, of numpy's `tofile`."""
+FREE_BYTES = 1 << 20  # Less is nothing for a checkpoint: one that did not fit as a whole leaves some.
 
 
 def record(fn: Callable[P, R]) -> Callable[P, R]:
@@ -44,22 +51,23 @@ def record(fn: Callable[P, R]) -> Callable[P, R]:
     return recorded
 
 
-def describe(error: BaseException, at_unix_ns: int) -> dict[str, Any]:
-    """The record of `error`, ready for JSON."""
+def describe(error: BaseException, at_unix_ns: int, more: str = "") -> dict[str, Any]:
+    """The record of `error`, ready for JSON. `more`: what its text leaves out."""
     import traceback  # only a failure needs it
 
     callstack = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     extra = {"py_callstack": _shortened(callstack), "timestamp": str(at_unix_ns // 1_000_000_000)}
-    return {"message": {"message": _shortened(f"{type(error).__name__}: {_text(error)}"), "extraInfo": extra}}
+    text = _text(error).rstrip() + more if more else _text(error)
+    return {"message": {"message": _shortened(f"{type(error).__name__}: {text}"), "extraInfo": extra}}
 
 
-def write(path: str, error: BaseException, at_unix_ns: int) -> bool:
+def write(path: str, error: BaseException, at_unix_ns: int, more: str = "") -> bool:
     """Write the record of `error` to `path`, whole or not at all. False: there is one already, and it stays."""
     import json  # only a failure needs it
 
     if os.path.exists(path) and os.path.getsize(path):
         return False
-    text = json.dumps(describe(error, at_unix_ns)).encode("utf-8", "replace")
+    text = json.dumps(describe(error, at_unix_ns, more)).encode("utf-8", "replace")
     is_memory = path.startswith("/proc/")  # the agent's, where the disk for such files is full: it has no name beside it
     unfinished = path if is_memory else f"{path}.{os.getpid()}"
     fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -123,19 +131,70 @@ def _is_shown(mark: str) -> bool:
     return False
 
 
-def _shape(error: BaseException | None) -> str:
+def left_out(error: BaseException) -> str:
+    """What an error for want of space does not say: `: '/ckpt/7.pt'`. Empty: it says so, nothing is known, or it is another.
+
+    Python tells no name of a file that it cannot write to, and torch none at all. The functions that the error left have it in
+    their variables, the innermost first; else it is one that the process has open, as its output is.
+    """
+    chain = list(_chain(error))
+    failed = [one for one in chain if isinstance(one, OSError) and one.errno in NO_SPACE]
+    is_said = any(one is error and one.filename is not None for one in failed)
+    if is_said or not (failed or any(said in _text(one) for one in chain for said in OF_NO_SPACE)):
+        return ""
+    named = (os.fsdecode(one.filename) for one in failed if one.filename is not None)
+    if not (path := next(named, "") or next(_on_full_disks(chain), "")):
+        return ""
+    return f": {'' if error in failed else 'no space is left for '}'{os.path.abspath(path)}'"
+
+
+def _on_full_disks(chain: list[BaseException]) -> Iterator[str]:
+    """Files that these errors may be about, and then those that the process has open."""
+    yield from (path for one in reversed(chain) for path in _variables(one) if _is_full(path))
+    opened = (os.path.realpath(f"/proc/self/fd/{fd}") for fd in sorted(map(int, os.listdir("/proc/self/fd")))[:1000])
+    yield from (path for path in opened if os.path.isfile(path) and _is_full(path))
+
+
+def _variables(error: BaseException) -> Iterator[str]:
+    """Names of files that are open, and texts that may be names, in the variables of each function that it left."""
+    frames, trace = [], error.__traceback__
+    while trace is not None:
+        frames.append(trace.tb_frame)
+        trace = trace.tb_next
+    for frame in frames[:-20:-1]:
+        values = list(frame.f_locals.values())
+        names = [getattr(one, "name", None) for one in values if isinstance(one, IOBase)]
+        names += [os.fspath(one) if isinstance(one, os.PathLike) else one for one in values]
+        yield from (name for name in names if type(name) is str and 0 < len(name) < 4096 and "\0" not in name)
+
+
+def _is_full(path: str) -> bool:
+    try:
+        there = os.statvfs(path)
+    except OSError:
+        return False
+    return there.f_bavail * there.f_frsize < FREE_BYTES or (there.f_files > 0 and there.f_favail == 0)
+
+
+def _shape(error: BaseException) -> str:
     """What is equal in ranks that fail alike, though their texts name the rank or its file: kinds and lines."""
     shape = []
-    for _ in range(10):  # of an error and its causes
-        if error is None:
-            break
-        shape.append(type(error).__qualname__)
-        trace = error.__traceback__
+    for one in _chain(error):
+        shape.append(type(one).__qualname__)
+        trace = one.__traceback__
         while trace is not None and len(shape) < 1000:
             shape.append(f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}")
             trace = trace.tb_next
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return "\n".join(shape)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and its causes."""
+    for _ in range(10):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def _text(error: BaseException) -> str:
