@@ -46,6 +46,17 @@ def test_what_a_message_says_is_known_without_a_rule_for_it(lines: list[str], ki
     assert judged(*lines).kind == kind
 
 
+@pytest.mark.parametrize(
+    "last",
+    ["ConnectionResetError: [Errno 104] Connection reset by peer", "EOFError", "BrokenPipeError: [Errno 32] Broken pipe"],
+)
+def test_a_pipe_between_processes_that_breaks_is_no_file_that_ends_nor_another_rank(last: str) -> None:
+    """As a data loader's worker leaves it that is killed while its batch is fetched."""
+    found = judged(*raised("/usr/lib/python3.11/multiprocessing/connection.py", last, "chunk = read(handle, remaining)"))
+    assert (found.kind, found.confidence) == ("framework", 0.6) and "a process that it had started " in found.sentence
+    assert "started" not in judged(*raised("/srv/job/train.py", last)).sentence
+
+
 def test_what_signs_do_not_tell_is_unknown_with_the_likeliest_classes() -> None:
     found = judged(*raised(f"{LIBRARY}/acme/core.py", "RuntimeError: step 7 was not what was to come"))
     assert found.kind == "unknown" and found.action == "ask" and len(found.likely) >= 1 and "likeliest" in found.sentence

@@ -21,6 +21,11 @@ MOST = 0.92
 OF_ANYTHING, MOST_OF_ANYTHING = ("python-runtime", "python-exception"), 0.75
 """Exceptions whose name says nothing, and how sure words and frames alone may be."""
 
+BETWEEN_PROCESSES = re.compile(r"/multiprocessing/(?:connection|managers|queues|reduction|resource_sharer|synchronize)\.py$")
+CHILD, CHILD_GONE = "child-gone", "a process that it had started (of a data loader, a pool, a manager) is gone"
+SEE_CHILD = "see what that process wrote last, and whether it was killed (`dmesg`)"
+OF_PIPES = ("EOFError", "ConnectionResetError", "BrokenPipeError", "ConnectionRefusedError", "ConnectionAbortedError")
+
 GUESS = 0.45  # No guess by words alone is surer.
 SURE = 0.62  # From this on a message says why.
 NEAR = 8  # Frames, from the innermost, that are looked at.
@@ -102,6 +107,8 @@ def judged(text: str, terms: Sequence[Term], frames: Sequence[Frame], *, is_rais
     """What the line means. `terms`: those in it; `is_raised`: it is the end of a traceback. None: nothing."""
     found = _innermost(text)
     known = _of_exception(found, is_raised=is_raised) if found is not None else None
+    if is_of_a_child(text, frames):
+        return Judged(term=replace(exceptions()["ChildProcessError"], name=CHILD, says=CHILD_GONE, helps=SEE_CHILD))
     if known is None and not is_raised:
         return _plain(text, terms)
     name, words = (found["name"], found["said"] or "") if found is not None else ("", text)
@@ -111,6 +118,11 @@ def judged(text: str, terms: Sequence[Term], frames: Sequence[Frame], *, is_rais
     if effect is not None and not causes and (not is_raised or max(weights.values(), default=0.0) < STRONG):
         return Judged(term=effect)
     return _likeliest(weights, known, causes) if weights else None
+
+
+def is_of_a_child(text: str, frames: Sequence[Frame]) -> bool:
+    """Whether a process of the rank's own, as a data loader's worker, is gone: it was spoken to, and no file or other rank."""
+    return text.startswith(OF_PIPES) and bool(frames) and BETWEEN_PROCESSES.search(frames[-1].path) is not None
 
 
 def _causes(terms: Sequence[Term]) -> list[Term]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from holdfast.core.job.finding import Class
-from holdfast.diagnosis.judgement import CARRIER, Frame, Judged, guessed, is_failing, judged
+from holdfast.diagnosis.judgement import CARRIER, Frame, Judged, guessed, is_failing, is_of_a_child, judged
 from holdfast.diagnosis.rule import Rule, Rules
 from holdfast.diagnosis.tables import EFFECT, MACHINE
 from holdfast.diagnosis.terms import Term, terms
@@ -46,7 +46,7 @@ class Meanings:
         inside = [word for word in dict.fromkeys(words) if word in text]
         if OF_AN_END.match(text) or not (inside or is_raised):
             return None
-        known = self.rules.best(text, inside)
+        known = self._known(text, inside, frames)
         if known is not None and known[0].depth > EFFECT:
             if not self._names_better(known[0], text, inside):
                 return known
@@ -58,6 +58,10 @@ class Meanings:
             return known
         means = judged(text, said, frames, is_raised=is_raised)
         return known if means is None or not _counts(means, text, known, is_raised=is_raised) else _as_rule(means, text)
+
+    def _known(self, text: str, inside: list[str], frames: Sequence[Frame]) -> Meaning | None:
+        """What a rule says. Of a pipe to another process none does: they are about other ranks."""
+        return None if is_of_a_child(text, frames) else self.rules.best(text, inside)
 
     def _names_better(self, rule: Rule, text: str, inside: list[str]) -> bool:
         """Whether the environment explains what the rule that knows the line takes for a library's or a store's failure."""

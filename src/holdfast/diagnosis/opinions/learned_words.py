@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from holdfast.core.job.finding import UNSURE, Class, Finding, Quote
 from holdfast.core.value import replace
-from holdfast.diagnosis.judgement import HELPS
+from holdfast.diagnosis.judgement import CHILD, HELPS
 from holdfast.diagnosis.places import whom
 from holdfast.diagnosis.terms import BASE, kinds_of_lines, learned
 
@@ -22,7 +22,8 @@ DOUBTED = 0.69  # What is left of a rule's confidence where the words speak for 
 SURE, SURER = 0.5, 0.72  # How likely a class must be by the words to be named where no rule names one, and against one.
 MOST = 0.65  # No answer by words alone is surer: where they were tried, two in three were right.
 MOST_LINES = 60
-STORIES = ("waited-for", "stack-outlier", "last-lines", "uneventful")  # What is no line's: no words are against it.
+STORIES = ("waited-for", "stack-outlier", "last-lines", "uneventful", CHILD)
+"""What is no line's, or no line's by its words: those are not against it."""
 
 _FAILS = (  # One line at least must have one of these: the others may be harmless.
     *("error", "exception", "fatal", "fail", "critical", "cannot", "can't", "unable", "abort", "panic", "kill", "denied"),
