@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
 from kit.fleet.hall import LEASE_S, NOW, Hall, standing
 
 from holdfast.core.machine import Tick
@@ -126,3 +127,37 @@ def made_up(rng: random.Random) -> FleetMessage:
         case 5:  # what only a supervisor says, under the name of nobody
             return rng.choice((Heed(lease_s=1.0, generation=1), Heard(number=1)))
     return Alive(node=node)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "act", "outcome"),
+    [
+        ({"kind": "worker", "what": "rank 0 has failed"}, "restart-workers", "the job ended before it could be done"),
+        ({"kind": "device", "what": "GPU 0 has fallen off the bus", "xid": 79, "device": "0"}, "swap", ""),
+    ],
+)
+def test_what_was_told_before_all_were_here_is_acted_on_though_who_told_it_has_left(
+    trouble: dict[str, Any], act: str, outcome: str
+):
+    """As of a short job that fails and ends in a supervisor's first seconds, or of a broken GPU's."""
+    hall = Hall()
+    link = hall.link(standing("a"))
+    hall.say(link, Trouble(node="a-1", number=2, **trouble), 1.0)
+    hall.say(link, Bye(node="a-1", reason="its job has ended"), 1.1)
+    assert not hall.of("deeds")
+    hall.see(Tick(), NOW)
+    (deed,) = hall.of("deeds").values()
+    assert (deed.node, deed.act, deed.outcome, deed.seen) == ("a", act, outcome, trouble["what"])
+    assert (hall.of("nodes")["a"].state == "draining") == (act == "swap")
+
+
+def test_a_decision_about_a_job_that_no_agent_of_ours_has_started_is_over_with_it():
+    """Its host's daemon tells of no life, and so of no outcome that could be kept."""
+    hall = Hall()
+    how: dict[str, Any] = {"life": "", "is_watcher": True}
+    link = hall.link(standing("a", **how))
+    hall.say(link, Trouble(node="a-1", number=2, kind="worker", what="rank 0 has failed", handled=True))
+    hall.say(link, standing("a", state="ended", ranks=(), outcome="failed", **how))
+    hall.say(link, Bye(node="a-1", reason="no rank is left"))
+    (deed,) = hall.of("deeds").values()
+    assert (deed.act, deed.outcome) == ("restart-workers", "the job ended")

@@ -14,7 +14,7 @@ from holdfast.supervisor.fleet.job import FleetJob
 from holdfast.supervisor.fleet.messages import InVain, Tell
 from holdfast.supervisor.fleet.node import FleetNode
 from holdfast.supervisor.fleet.policies.case import RESTART_S, SOFTWARE, Case, Choice
-from holdfast.supervisor.fleet.state import EARLY, FleetState, OpenDeed
+from holdfast.supervisor.fleet.state import EARLY, LEFT, FleetState, OpenDeed
 
 # --- from a trouble to a deed -----------------------------------------------------------------------------------------
 
@@ -24,7 +24,7 @@ def reported(fleet: FleetState, node: FleetNode, trouble: Trouble, now: float) -
     if not fleet.is_settled(now):
         waiting = fleet.early.setdefault(trouble.node, {})
         if len(waiting) < EARLY:
-            waiting[trouble.number] = trouble
+            waiting[trouble.number] = trouble, _case_of(fleet, trouble, node, fleet.job_of(trouble.node))
         return []
     heard = Tell(node=trouble.node, message=Heard(number=trouble.number))
     if not node.is_new(trouble.node, trouble.number):
@@ -34,10 +34,35 @@ def reported(fleet: FleetState, node: FleetNode, trouble: Trouble, now: float) -
         return [heard, *fleet.noise.said(what)]
     node.suffer(trouble, fleet.unix(now))
     kept = fleet.kept(node)
-    case = case_of(fleet, trouble.kind, node.name, fleet.job_of(trouble.node), trouble.what)
-    case = replace(case, handled=trouble.handled, round=trouble.round, xid=trouble.xid, device=trouble.device)
-    case = replace(case, cause=trouble.cause)
+    case = _case_of(fleet, trouble, node, fleet.job_of(trouble.node))
     return [kept, *consider(fleet, case, now), *fleet.keep(node, now), heard]
+
+
+def leaves(fleet: FleetState, reporter: str) -> None:
+    """A reporter says goodbye. What it has told before this life knew who is here is not told again: it waits."""
+    fleet.left.extend([*fleet.early.pop(reporter, {}).values()][: LEFT - len(fleet.left)])
+
+
+def left(fleet: FleetState, trouble: Trouble, case: Case, now: float) -> list[Action]:
+    """What a reporter had told that has left since."""
+    if (node := fleet.nodes.get(case.node)) is None:
+        return []
+    node.suffer(trouble, fleet.unix(now))
+    kept, job = fleet.kept(node), fleet.jobs.get(case.job)
+    is_over = job is None or not job.is_here
+    if not is_over or trouble.kind not in SOFTWARE:
+        case = _case_of(fleet, trouble, node, "" if is_over else case.job)
+        return [kept, *consider(fleet, case, now), *fleet.keep(node, now)]
+    choice = fleet.rules.policy.decide(case, fleet.action_log.about(node=case.node, job=case.job), fleet.unix(now))
+    deed = new_deed(fleet, case, choice, now)
+    counted = [kept, *_incident(fleet, case, choice, now), *fleet.action_log.write(deed)]
+    return [*counted, *fleet.close(deed.id, "the job ended before it could be done", now)]
+
+
+def _case_of(fleet: FleetState, trouble: Trouble, node: FleetNode, job_name: str) -> Case:
+    case = case_of(fleet, trouble.kind, node.name, job_name, trouble.what)
+    more = {"xid": trouble.xid, "device": trouble.device, "cause": trouble.cause}
+    return replace(case, handled=trouble.handled, round=trouble.round, **more)
 
 
 def case_of(fleet: FleetState, trouble: str, node: str, job_name: str, what: str) -> Case:
@@ -180,7 +205,7 @@ def job_reported(fleet: FleetState, job: FleetJob, now: float) -> list[Action]:
             continue
         if job.is_running and job.round > waits.round:
             actions += _close(fleet, id, f"round {job.round} runs", now)
-        elif not job.reports or (job.outcome and not job.is_running):
+        elif not job.is_here or (job.outcome and not job.is_running):
             actions += _close(fleet, id, f"the job ended{job.outcome and f': {job.outcome}'}", now)
     return actions
 

@@ -90,6 +90,8 @@ class Fleet:
         for trouble in fleet.take_early() if fleet.is_settled(now) else []:
             if (node := fleet.reporter_node(trouble.node)) is not None:
                 actions += deeds.reported(fleet, node, trouble, now)
+        for trouble, case in fleet.take_left() if fleet.is_settled(now) else []:
+            actions += deeds.left(fleet, trouble, case, now)
         for due in (silence.due, _unanswered, swap_steps.due, repairs.due, deeds.due, silence.unjudged):
             actions += due(fleet, now)
         return actions + fleet.count(now)

@@ -145,6 +145,9 @@ ABSENT, ABSENT_BYTES = 1 << 13, 64 << 20
 EARLY = 64
 """Troubles of one reporter that may wait: it keeps no more itself."""
 
+LEFT = 1 << 10
+"""Troubles of reporters that have left meanwhile."""
+
 
 LEAST_REPLACEMENTS = 3
 """So many have to have been seen before it counts how long they took."""
@@ -224,9 +227,11 @@ class FleetState:
         self.most_nodes, self.most_jobs = Most(NODES), Most(JOBS)
         self.noise, self.crowd = Once(), Once()
         """Of nodes that report too much; of names that are too many."""
-        self.early: dict[str, dict[int, Trouble]] = {}
-        """By reporter: troubles that came before `settled_at`. They are not answered yet: the next life hears them if this one
-        ends."""
+        self.early: dict[str, dict[int, tuple[Trouble, Case]]] = {}
+        """By reporter: troubles that came before `settled_at`, and what was known of their job then. They are not answered yet:
+        the next life hears them if this one ends."""
+        self.left: list[tuple[Trouble, Case]] = []
+        """Those whose reporter has said goodbye since."""
         self.changes = ChangeLog(rules.generation)
         """Versions of nodes, jobs, swaps and deeds, as they are shown."""
         self.queues = Queues()
@@ -294,7 +299,7 @@ class FleetState:
 
     def deadline(self) -> float:
         waits = [self.leases.first, self.unlinked.first, self.queues.deadline(), self.numbers.deadline(self.jobs.values())]
-        waits += [self.settled_at] if self.early else []
+        waits += [self.settled_at] if self.early or self.left else []
         waits += [one.until for one in self.missing.values()]
         waits += [min(one.until, one.act_at) for one in self.open_deeds.values()]
         waits += [min(one.until, one.look_at) for one in self.open_swaps.values()]
@@ -309,7 +314,12 @@ class FleetState:
     def take_early(self) -> list[Trouble]:
         """The troubles that came too early, once."""
         early, self.early = self.early, {}
-        return [trouble for those in early.values() for trouble in those.values()]
+        return [trouble for those in early.values() for trouble, _ in those.values()]
+
+    def take_left(self) -> list[tuple[Trouble, Case]]:
+        """Those whose reporters have left, once."""
+        left, self.left = self.left, []
+        return left
 
     def keep(self, node: FleetNode, now: float, why: str = "") -> list[Action]:
         """Store a node, if it has changed since it was stored last."""

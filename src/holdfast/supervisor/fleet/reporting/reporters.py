@@ -54,6 +54,7 @@ def alive(fleet: FleetState, node: FleetNode, reporter: str, now: float) -> list
 def bye(fleet: FleetState, node: FleetNode, message: Bye, now: float) -> list[Action]:
     """A reporter leaves in good order. A node without any is not waited for."""
     job = fleet.jobs.get(fleet.job_of(message.node))
+    deeds.leaves(fleet, message.node)
     node.bye(message.node)
     del fleet.reporters[message.node]
     fleet.absent.remove(message.node)
