@@ -89,6 +89,7 @@ class Daemon:
     ) -> None:
         """`users`: whose ranks are heard beside our user's and root's; None: everybody's. `repairs` None: the host never is."""
         self.host = Host(self.say)
+        self.host.catch((signal.SIGTERM, signal.SIGINT))  # before anybody is told that it listens
         self.home, self.since_unix = home, self.host.unix()
         try:
             make_home(home)
@@ -144,7 +145,6 @@ class Daemon:
 
     def run(self) -> int:
         """Serve until SIGTERM or SIGINT; returns the exit code."""
-        self.host.catch((signal.SIGTERM, signal.SIGINT))
         self.host.watch(self.control.fileno(), select.EPOLLIN, self._asked)
         self.host.watch(self._news, select.EPOLLIN, self._tell)
         os.eventfd_write(self._news, 1)
