@@ -517,6 +517,22 @@ def test_the_commands_work_on_a_job_that_runs(holdfast: Any, script: Any, wait_u
     assert "the test is over" in holdfast.run("why", "real").stdout
 
 
+@pytest.mark.parametrize("logs", [(), ("--redirects", 3)], ids=["shown", "filed"])
+def test_status_names_the_log_of_a_rank_where_there_is_one_and_no_failure_where_none_was(
+    holdfast: Any, script: Any, tmp_path: Path, wait_until: Any, logs: tuple[Any, ...]
+) -> None:
+    path = script("import os, time\nprint(1, flush=True)\ntime.sleep(600)\n")
+    holdfast.start("run", "--rdzv-id", "real", "--max-restarts", 1, *logs, "--log-dir", tmp_path / "logs", path)
+    wait_until(lambda: holdfast.events("WorkerStarted"))
+    assert wait_until(lambda: holdfast.run("restart", "real").returncode == 0)
+    wait_until(lambda: len(holdfast.events("WorkerStarted")) == 2)
+    lines = holdfast.run("status").stdout.splitlines()
+    (lost,) = (line for line in lines if line.startswith("lost"))
+    assert re.match(r"lost +\S+ m?s by 1 restart, until ranks ran again", lost)
+    log = lines[-1].split("running", 1)[1]
+    assert log.endswith("its agent's output") if not logs else log.endswith("/attempt_1/0") and str(tmp_path / "logs") in log
+
+
 def test_a_job_whose_agent_was_killed_outright_is_lost(
     holdfast: Any, script: Any, wait_until: Any, free_port: int
 ) -> None:

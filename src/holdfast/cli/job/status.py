@@ -6,6 +6,7 @@ From the records, and where an agent answers on its socket from itself: it knows
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -99,8 +100,9 @@ def _about(seen: Seen) -> Iterator[tuple[str, str]]:
         yield "", f"{moment(last.at_unix)}, in round {last.round}{left}"
     if job.lost_s:
         stepped = all(one.phases["first step"] is not None for one in job.restarts)
-        until = "to the steps that had been reached" if stepped else "until ranks ran again: of steps since, nothing is known"
-        yield "lost", f"{span(job.lost_s)} from failures {until}"
+        until = "the steps that had been reached" if stepped else "ranks ran again: of steps since, nothing is known"
+        times = count(sum(life.lost_s is not None for life in job.lives), "restart")
+        yield "lost", f"{span(job.lost_s)} by {times}, until {until}"
     yield from (("excluded", f"{one.name}: {one.reason} ({one.by}, {moment(one.since_unix)})") for one in job.excluded)
     yield from (("straggler", text) for text in job.stragglers)
     yield from (("degraded", text) for text in job.degraded)
@@ -123,7 +125,16 @@ def _node_row(node: NodeSeen, answers: Answers) -> tuple[object, ...]:
 def _worker_row(worker: WorkerSeen, answers: Answers) -> tuple[object, ...]:
     now, progress = _now(worker, answers)
     code = f" ({now.exitcode})" if now.exitcode is not None else ""
-    return now.rank, now.local_rank, now.node, now.pid, now.state + code, described(progress), now.log_dir or "-"
+    return now.rank, now.local_rank, now.node, now.pid, now.state + code, described(progress), _log(now.log_dir)
+
+
+def _log(folder: str | None) -> str:
+    """Where its output is. Its folder may be another host's, or hold its error record only."""
+    try:
+        is_filed = folder is not None and any(name.endswith(".log") for name in os.listdir(folder))
+    except OSError:
+        is_filed = True
+    return folder or "-" if is_filed else "its agent's output"
 
 
 def _now(worker: WorkerSeen, answers: Answers) -> tuple[WorkerSeen, dict[str, Any]]:
