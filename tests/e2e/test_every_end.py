@@ -1,7 +1,8 @@
 """Every way in which a rank can end is named as the cause, though the other rank's collective breaks before the end is seen.
 
 One job of two nodes plays one end in each attempt. `report`, `why`, `incidents` and the consoles of both nodes then say the
-same sentence of each. What the other rank does is gloo's part: it fails as soon as its peer's connection closes.
+same sentence of each, and all who tell its cause the same one. What the other rank does is gloo's part: it fails as soon as its
+peer's connection closes.
 """
 
 from __future__ import annotations
@@ -9,9 +10,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from holdfast.diagnosis.attribute import attribute
+from holdfast.diagnosis.collect import diagnose, of_files
+from holdfast.diagnosis.rule import load
+from holdfast.diagnosis.story import incidents
+from holdfast.supervisor.web.story import Story
+from holdfast.telemetry.report.safe_text import one_line
 
 RANK = r"""
 import atexit, ctypes, os, resource, signal, socket, sys, threading, time
@@ -176,6 +185,20 @@ def test_each_end_is_named_and_by_all_in_the_same_words(holdfast, script, tmp_pa
         row = next(line for line in shown if line.startswith(f"{number + 1} "))
         assert sentence[:80] in row, (end, row)
         assert all(sentence[:80] in console.stderr for console in consoles), end
+    _agree_on_causes(holdfast.jobs()[-1], list(ends))
+
+
+def _agree_on_causes(job: Path, ends: Sequence[str]) -> None:
+    """Whoever tells the cause of an end, and whose it is: the agent (on the console, to its policies and in its report),
+    `incidents`, the dashboard, and `diagnose` of what was kept."""
+    rules, story = load(), Story(str(job))
+    told = incidents(str(job), story.timeline)
+    assert len(told) == len(ends)
+    for end, one, brief in zip(ends, told, story.incidents()):
+        expected = one.finding.sentence, one.finding.rank
+        agents, kept = diagnose(one.life.failures), attribute(of_files([one.folder], rules))
+        assert (agents.sentence, agents.rank) == (kept.sentence, kept.rank) == expected, end
+        assert (brief.cause, brief.rank) == (one_line(one.finding.sentence, 500), 1), end
 
 
 def _sentences(life: dict[str, Any], reason: str) -> set[str]:
