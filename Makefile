@@ -38,9 +38,10 @@ SITE   ?= mkdocs-material==9.8.2 mkdocstrings-python==2.0.11
 GOOGLE ?= google-cloud-resiliency-supervisor==1.0.5
 # Google's goodput calculator, without its clients of a cloud, which are never asked.
 GOODPUT ?= ml-goodput-measurement==0.2.3 numpy scipy requests urllib3 certifi idna charset-normalizer
-# torchtitan and Ray, without PyTorch and what else the environment has: half a gigabyte. A few of their needs have to be that old.
+# torchtitan, DeepSpeed and Ray, without PyTorch and what else the environment has: half a gigabyte. A few of their needs have to be that old.
 TITAN  ?= torchtitan==0.3.0 spmd_types==0.2.3 torchdata torch_checkpointing "datasets<4.8" "dill<0.4.1" "multiprocess<0.70.19" \
           absl-py docstring_parser einops pandas pyarrow python-dateutil tensorboard typeguard tyro xxhash
+DEEPSPEED ?= deepspeed==0.19.8 einops hjson msgpack py-cpuinfo
 RAY    ?= ray==2.60.0 msgpack
 ARGS   ?=
 FUZZ_S ?= 60
@@ -197,7 +198,7 @@ compiled: $(VENV)/.core
 	@$(BIN)/python -m compileall -q src
 
 # The trainers that we have callbacks for, and JAX. Trainers would bring PyTorch if it is not there, and any version of it, so only
-# after it. torchtitan and Ray have folders of their own, for their tests only.
+# after it. torchtitan, DeepSpeed and Ray have folders of their own, for their tests only.
 frameworks: torch
 	@test -e $(VENV)/.frameworks || test ! -e $(VENV)/.torch || { echo "installing Lightning, Transformers and JAX"; \
 	    $(PIP) install --editable ".[lightning,transformers,jax]" && touch $(VENV)/.frameworks; } \
@@ -205,6 +206,9 @@ frameworks: torch
 	@test -e $(VENV)/torchtitan/.done || test ! -e $(VENV)/.frameworks || { echo "installing torchtitan"; \
 	    $(PIP) install --no-deps --target $(VENV)/torchtitan $(TITAN) 2>/dev/null && touch $(VENV)/torchtitan/.done; } \
 	    || { rm -rf $(VENV)/torchtitan; echo "torchtitan is not in reach: its tests are skipped"; }
+	@test -e $(VENV)/deepspeed/.done || test ! -e $(VENV)/.torch || { echo "installing DeepSpeed"; DS_BUILD_OPS=0 DS_ACCELERATOR=cpu \
+	    $(PIP) install --no-build-isolation --no-deps --target $(VENV)/deepspeed $(DEEPSPEED) 2>/dev/null && touch $(VENV)/deepspeed/.done; } \
+	    || { rm -rf $(VENV)/deepspeed; echo "DeepSpeed is not in reach: its test is skipped"; }
 	@test -e $(VENV)/ray/.done || { echo "installing Ray"; $(PIP) install --no-deps --target $(VENV)/ray $(RAY) 2>/dev/null \
 	    && touch $(VENV)/ray/.done; } || { rm -rf $(VENV)/ray; echo "Ray is not in reach: its tests are skipped"; }
 

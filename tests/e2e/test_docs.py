@@ -56,7 +56,7 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("docs/how-to/from-torchrun.md", "holdfast run --nnodes 2"): "needs two hosts",
     ("docs/how-to/diagnose.md", "HOLDFAST_ASK_KEY"): "needs a model; tests/e2e/test_second_opinion.py has a server",
     ("docs/how-to/frameworks.md", "pip install"): "needs a package index; tests/e2e/test_wrap.py runs the script",
-    ("docs/how-to/frameworks.md", "holdfast wrap"): "needs the tool; tests/e2e/test_wrap.py has accelerate and a shell script",
+    ("docs/how-to/frameworks.md", "holdfast wrap"): "needs the tools; test_wrap.py and test_deepspeed.py run two",
     ("docs/how-to/frameworks.md", "NGPU=8"): "needs GPUs; tests/e2e/test_torchtitan.py runs its lines on CPUs",
     ("docs/how-to/frameworks.md", "holdfast run"): "needs GPUs; tests/e2e/test_torchtitan.py runs its trainer on CPUs",
     ("docs/how-to/ray.md", "pip install"): "needs a package index and a Ray cluster; tests/e2e/test_ray.py has one",

@@ -174,10 +174,11 @@ THOROUGH = {
         e2e/test_etcd.py::test_an_etcd_of_three_restarted_whole_costs_no_restart_of_the_budget
         e2e/test_etcd.py::test_history_that_is_compacted_under_the_watches_costs_nothing
         """,
-    "frameworks that take long to import: Lightning, Transformers, JAX, torchtitan, Ray, NVRx's and Google's own clients": """
+    "frameworks that take long to import: Lightning, Transformers, JAX, DeepSpeed, torchtitan, Ray, NVRx's, Google's": """
         e2e/test_in_place_trainers.py
         e2e/test_callbacks.py but test_the_plain_loop_says_its_steps_and_sections
         e2e/test_jax.py
+        e2e/test_deepspeed.py
         e2e/test_torchtitan.py
         e2e/test_ray.py
         e2e/test_nvrx_client.py
