@@ -22,6 +22,7 @@ from kit.ports import port_of
 pytest.importorskip("playwright", reason="playwright is not installed")
 from playwright.sync_api import Page, expect
 
+PAGES = ("", "#/jobs/train", "#/nodes/n9", "#/decisions", "#/history")
 EVIL = "<img src=x onerror=\"document.title='owned'\">"
 
 
@@ -250,32 +251,19 @@ def test_a_decision_says_each_sentence_once(page, stage):
     expect(newest.locator("p")).to_have_text([re.compile("n9"), "Xid 79: GPU 5", "n10 takes over (policy default)"])
 
 
-CONTRAST = """() => {
-  const canvas = new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true});
-  const light = (colour) => {
-    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
-    const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map((part) => part / 255)
-      .map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const found = {};
-  for (const badge of document.querySelectorAll("#signs .badge"))
-    for (const ground of [document.documentElement, document.querySelector(".card")]) {
-      const [one, other] = [getComputedStyle(badge).color, getComputedStyle(ground).backgroundColor].map(light);
-      const ratio = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
-      found[badge.textContent] = Math.min(found[badge.textContent] ?? 99, ratio);
-    }
-  return found;
-}"""
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_words_for_states_can_be_read_in_either_theme(page, stage, scheme):
+@pytest.mark.parametrize("path", PAGES)
+def test_nobody_is_kept_from_reading_it(page, stage, path, scheme):
+    """By what axe finds against WCAG: contrast, names, roles, headings."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
     page.emulate_media(color_scheme=scheme)
-    page.goto(stage.url)
-    expect(tile(page, "n1")).to_be_visible()
-    contrasts = page.evaluate(CONTRAST)
-    assert len(contrasts) == 6 and min(contrasts.values()) >= 4.5, contrasts  # WCAG 2.2, 1.4.3
+    for width in (400, 1600):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto(stage.url + path)
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        expect(page.locator("#link")).to_have_text("live")
+        found = axe.Axe().run(page).response["violations"]
+        assert [(one["id"], one["impact"], [at["html"] for at in one["nodes"]]) for one in found] == []
 
 
 # --- what it must never do ---------------------------------------------------------------------------------------------------
@@ -451,7 +439,7 @@ def test_a_history_without_anything_says_so(page, stage):
     expect(page.get_by_role("region", name="Time to act")).to_contain_text("No restart has been measured")
 
 
-@pytest.mark.parametrize("path", ["", "#/jobs/train", "#/nodes/n9", "#/decisions", "#/history"])
+@pytest.mark.parametrize("path", PAGES)
 def test_a_narrow_screen_is_not_scrolled_sideways(page, stage, path):
     page.set_viewport_size({"width": 400, "height": 800})
     page.goto(stage.url + path)

@@ -45,7 +45,7 @@ export function section(title, ...children) {
 export const table = (label, heads, rows) =>
   h(
     "div",
-    { class: "wide", tabindex: "0", role: "region", "aria-label": label },
+    { class: "wide", tabindex: "0", role: "group", "aria-label": label },
     h(
       "table",
       {},
