@@ -244,11 +244,7 @@ def test_a_rank_comes_out_that_sends_to_one_that_is_killed(
 ) -> None:
     """Gloo does not tell it of the connection's end. Who is killed has read a part of what is sent, and is stopped then."""
     folder = tmp_path / "seen"
-    folder.mkdir()
-    job = holdfast.start("run", "--nproc-per-node", 2, "--max-restarts", 1, script(SENDS), folder)
-    wait_until(lambda: len(pids_of(folder, 1)) == 2 and stopped(pids_of(folder, 1)[1]), what="one that is stopped")
-    os.kill(pids_of(folder, 1)[1], signal.SIGKILL)
-    ran = job.wait()
+    ran = killed_once_stopped(holdfast, wait_until, folder, script(SENDS))
     assert ran.returncode == 0, ran.output
     assert pids_of(folder, 1)[0] == pids_of(folder, 2)[0], ran.output
 
@@ -283,16 +279,20 @@ def test_a_rank_that_has_got_half_of_a_message_ends_at_the_limit_and_never_takes
 ) -> None:
     """Gloo (torch 2.13) tells it nothing of the sender's end. Where a later one does, it keeps its process."""
     folder = tmp_path / "seen"
-    folder.mkdir()
-    options = ("--nproc-per-node", 2, "--max-restarts", 1, "--regroup-timeout", 1)
-    job = holdfast.start("run", *options, script(RECEIVES), folder)
-    wait_until(lambda: len(pids_of(folder, 1)) == 2 and stopped(pids_of(folder, 1)[1]), what="one that is stopped")
-    os.kill(pids_of(folder, 1)[1], signal.SIGKILL)
-    ran = job.wait()
+    ran = killed_once_stopped(holdfast, wait_until, folder, "--regroup-timeout", 1, script(RECEIVES))
     assert ran.returncode == 0 and sorted(pids_of(folder, 2)) == [0, 1], ran.output
     is_held = pids_of(folder, 1)[0] != pids_of(folder, 2)[0]
     assert is_held == ("rank 0 did not let go of the round within 1 s" in " ".join(ran.stderr.split())), ran.output
     assert not (folder / "came.0.0.0").exists()
+
+
+def killed_once_stopped(holdfast: Any, wait_until: Any, folder: Any, *words: object) -> Any:
+    """How a job of two ranks ended, of which the second stops itself in its first life and is killed then."""
+    folder.mkdir()
+    job = holdfast.start("run", "--nproc-per-node", 2, "--max-restarts", 1, *words, folder)
+    wait_until(lambda: len(pids_of(folder, 1)) == 2 and stopped(pids_of(folder, 1)[1]), what="one that is stopped")
+    os.kill(pids_of(folder, 1)[1], signal.SIGKILL)
+    return job.wait()
 
 
 def stopped(pid: int) -> bool:
