@@ -30,6 +30,13 @@ class Refused(OSError):
     """The API server does not let us."""
 
 
+class _OfThread(threading.local):
+    """The connection that a thread keeps, if it has one: to make one costs more than a request. It goes with its thread."""
+
+    def __init__(self) -> None:
+        self.kept: list[http.client.HTTPSConnection] = []
+
+
 class Api:
     """The API server of this cluster."""
 
@@ -38,7 +45,7 @@ class Api:
         self.account = environ.get("HOLDFAST_SERVICE_ACCOUNT", ACCOUNT)
         self.at, self.url = (host, int(port)), f"https://{f'[{host}]' if ':' in host else host}:{port}"
         self.context = ssl.create_default_context(cafile=os.path.join(self.account, "ca.crt"))
-        self.kept: dict[int, http.client.HTTPSConnection] = {}  # Each thread's: to make one costs more than a request.
+        self.of_thread = _OfThread()
         self.namespace = self._read("namespace")
 
     def ask(
@@ -70,13 +77,12 @@ class Api:
         return http.client.HTTPSConnection(*self.at, timeout=timeout_s, context=self.context)
 
     def _kept(self, timeout_s: float | None) -> http.client.HTTPSConnection:
-        connection = self.kept.get(threading.get_ident())
-        if connection is not None and connection.sock is not None:
-            connection.sock.settimeout(timeout_s)
-            if not _is_readable(connection.sock):
+        for connection in self.of_thread.kept:
+            if connection.sock is not None and not _is_readable(connection.sock):
+                connection.sock.settimeout(timeout_s)
                 return connection
             connection.close()  # the API server has ended it meanwhile
-        connection = self.kept[threading.get_ident()] = self._connection(timeout_s)
+        self.of_thread.kept[:] = [connection := self._connection(timeout_s)]
         return connection
 
     def _sent(
