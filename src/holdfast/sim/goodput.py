@@ -64,7 +64,7 @@ _STASH = replace(_HOLDFAST, name="holdfast+stash", stash_s=0.3)
 """0.3 s: some 8 to 16 GB of each rank over PCIe into pinned memory; an assumption."""
 
 _IN_PLACE = replace(_HOLDFAST, name="holdfast+in-place", death_s=1.1, node_s=5.5, import_s=0.0, step_s=6.0)
-"""1.1 s: docs/benchmarks.md, 65 ms, and 1.0 s to end groups of NCCL, measured on one GPU. 6 s: Llama 3 with 16,384 GPUs, 16 M
+"""1.1 s: docs/benchmarks.md, 60 ms, and 1.0 s to end groups of NCCL, measured on one GPU. 6 s: Llama 3 with 16,384 GPUs, 16 M
 tokens at 400 TFLOP/s each. 1 s: 16 GB at half of 400 Gbit/s. One failure in 50 in vain is an assumption."""
 
 POLICIES = {

@@ -89,14 +89,14 @@ def answer_for_others(before: Collection[str]) -> None:
     Gloo, which has told where it is, is connected to for each rank, and that connection ends at once: who connects says which
     rank it is, as a number of 8 bytes. The store that the first rank had on this host is served from here until the life is
     over. Nameservers are answered for too."""
-    for fd, name in _open_files().items():
-        if name.startswith("socket:") and name not in before:
-            _end_lookup(fd)
+    opened = [fd for fd, name in _open_files().items() if name.startswith("socket:") and name not in before]
+    for fd in opened:
+        _end_lookup(fd)
     if (torch := sys.modules.get("torch.distributed")) is None:
         return
     host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
-    for fd, name in _open_files().items():
-        if name.startswith("socket:") and name not in before and (address := _listens_at(fd)) and str(address[1]) != port:
+    for fd in opened:
+        if (address := _listens_at(fd)) and str(address[1]) != port:
             for number in range(int(os.environ.get("WORLD_SIZE", "0"))):
                 with suppress(OSError), socket.create_connection(address, ANSWER_S) as one:
                     one.sendall(number.to_bytes(8, sys.byteorder))
