@@ -64,3 +64,24 @@ def test_how_all_began_is_told_though_one_has_gone_whose_end_is_yet_to_be_told()
     assert [event.state_from for event in told] == [("script", "script")]
     for page in pages.values():
         page.close()
+
+
+def test_how_all_began_is_told_of_who_has_let_go_of_the_round_before_the_end_of_another_is_known() -> None:
+    """A busy agent learns at once that a rank is dying and that it is gone, and has the others let go in between."""
+    pages = {pid: create_page() for pid in (7, 8)}
+    for page in pages.values():
+        page.words[layout.BOOTED_NS] = page.words[layout.FIRST_STEP_NS] = 1_000_000_000
+        page.words[layout.STATE_FROM] = layout.FROM_SCRIPT
+    told: list[Any] = []
+    children = {pid: SimpleNamespace(page=page) for pid, page in pages.items()}
+    host: Any = SimpleNamespace(children=children, now=lambda: 3.0)
+    lives = RankLives(host, told.append, lambda *told: None)
+    lives.begin_round(assigned(), started(*pages))
+    moments = pages[8].moments
+    del children[8]
+    lives.saw(ProcessDying(pid=8, exitcode=-9))
+    pages[7].words[layout.STATE_FROM] = layout.NO_STATE
+    lives.saw(ProcessGone(pid=8, exitcode=-9, moments=moments))
+    assert [event.state_from for event in told] == [("script", "script")]
+    for page in pages.values():
+        page.close()

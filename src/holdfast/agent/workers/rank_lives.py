@@ -35,11 +35,13 @@ class RankLives(Component):
         self.base_rank = 0
         self.local_ranks: dict[int, int] = {}  # pid → local rank
         self.ended: dict[int, ProcessGone] = {}  # Those that are gone, by pid.
+        self.at_first_end: dict[int, Moments] = {}  # Of those that lived then: who is told to let go of its round forgets them.
         self.since, self.due_at = 0.0, NEVER
 
     def begin_round(self, assigned: Assigned, started: Sequence[Observation]) -> list[Observation]:
         begun, now = [seen for seen in started if isinstance(seen, Started)], self.host.now()
         self.base_rank, self.since, self.ended = assigned.base_rank, min((seen.at for seen in begun), default=now), {}
+        self.at_first_end = {}
         self.local_ranks = {seen.pid: seen.local_rank for seen in begun}
         self.due_at = now + FIRST_LOOK_S
         return []
@@ -65,8 +67,9 @@ class RankLives(Component):
                     self.keep_stack(self.base_rank + local_rank, local_rank, seen.stack)
                 if len(self.ended) == len(self.local_ranks):
                     self._tell_end()
-            case ProcessDying(pid=pid) | ProcessErred(pid=pid) if pid in self.local_ranks and pid in self.host.children:
-                self._tell_beginning()  # else it is gone as well, which is told next
+            case ProcessDying(pid=pid) | ProcessErred(pid=pid) if pid in self.local_ranks:
+                self.at_first_end = self.at_first_end or {pid: page.moments for pid, page in self._pages().items()}
+                self._tell_beginning()  # where it is gone as well, that is told next
 
     def _pages(self) -> dict[int, Page]:
         """By pid, of those that live and have one."""
@@ -78,7 +81,7 @@ class RankLives(Component):
         if not self.local_ranks.keys() <= self.host.children.keys() | self.ended.keys():
             return []
         known = {pid: seen.moments for pid, seen in self.ended.items()}
-        known |= {pid: page.moments for pid, page in self._pages().items()}
+        known |= {pid: page.moments for pid, page in self._pages().items()} | self.at_first_end
         return [moments for pid in self.local_ranks if (moments := known.get(pid)) is not None]
 
     def _tell_beginning(self, *, all_have_stepped: bool = False) -> None:
