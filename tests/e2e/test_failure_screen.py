@@ -30,7 +30,7 @@ def test_eight_ranks_with_one_error_take_one_screen(holdfast: Any, script: Any) 
     lines = done.stderr.splitlines()
     assert done.returncode == 1 and len(lines) <= 25, done.stderr
     assert done.stderr.count("Traceback (most recent call last)") == 1
-    assert '    open(f"/data/shard-{os.environ[\'RANK\']}.bin")' in lines, "the user's own line"
+    assert "    open(f\"/data/shard-{os.environ['RANK']}.bin\")" in lines, "the user's own line"
 
 
 def test_each_attempt_shows_its_error_and_each_record_keeps_it(holdfast: Any, script: Any) -> None:
@@ -61,6 +61,23 @@ def test_different_errors_are_all_shown(holdfast: Any, script: Any) -> None:
     program = script(TOGETHER + "raise (KeyError if os.environ['RANK'] == '1' else ValueError)('x')")
     done = holdfast("run", "--nproc-per-node", 4, program)
     assert "KeyError: 'x'\n" in done.stderr and done.stderr.count("Traceback (most recent call last)") == 2, done.stderr
+
+
+@pytest.mark.parametrize("shown", ["ValueError('x')", "ConnectionResetError('another')"])
+def test_who_lost_its_connection_to_another_shows_nothing_once_an_error_is_shown(
+    holdfast: Any, script: Any, shown: str
+) -> None:
+    """Not even if its traceback is ready before it is stopped, as on a busy node."""
+    loses_it = f"""
+if os.environ["RANK"] != "1":
+    while not any(mark.read_text().endswith("shown") for mark in here.glob(".shown-*")):
+        time.sleep(0.005)
+    raise RuntimeError("gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:59064")
+raise {shown}
+"""
+    done = holdfast("run", "--nproc-per-node", 4, script(TOGETHER + loses_it))
+    assert done.stderr.count("Traceback (most recent call last)") == 1, done.stderr
+    assert "rank 1 (local 1)" in done.stderr and "Connection closed by peer" in done.stderr, "said in the report"
 
 
 @pytest.mark.parametrize("how", ["--redirects", "--tee"])

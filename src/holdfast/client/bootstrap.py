@@ -22,7 +22,8 @@ script without us; the agent then has its pidfd.
 - enables faulthandler, as torch's `record` does;
 - wraps sys.excepthook, to leave the exception's words in the page, write the error record and raise the page's error flag
   before the traceback is printed. The words need no disk and no descriptor: neither may be left. Where all ranks write to one
-  stderr, only one of those with the same error prints its traceback; each has it in its record;
+  stderr, only one of those with the same error prints its traceback, and none that lost its connection to another once an
+  error is shown; each has it in its record;
 - leaves a mark when the interpreter begins to end in good order, and tells the agent: the exit code comes a while later;
 - keeps what Python wrote to stderr last, for that moment: the text of a SystemExit is shown there, and reaches no hook.
 
@@ -399,7 +400,8 @@ def _claim(error: BaseException) -> Callable[[], None] | None:
     """What to call once the error is shown. None: it is not to be, since another rank, whose stderr is ours, has shown it."""
     if words is None or not words[layout.HOOK] & layout.HOOK_ONCE or isinstance(error, KeyboardInterrupt) or not _error_file:
         return lambda: None
-    return load("_holdfast_record", "client", "record.py").claim(_error_file, error)  # type: ignore[no-any-return]
+    follows = load("_holdfast_lost_peers", "core", "job", "lost_peers.py").follows(error)
+    return load("_holdfast_record", "client", "record.py").claim(_error_file, error, follows)  # type: ignore[no-any-return]
 
 
 def _is_the_end() -> bool:

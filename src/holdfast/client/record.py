@@ -81,20 +81,23 @@ def write(path: str, error: BaseException, at_unix_ns: int, more: str = "") -> b
     return True
 
 
-def claim(path: str, error: BaseException) -> Callable[[], None] | None:
+def claim(path: str, error: BaseException, follows: bool) -> Callable[[], None] | None:
     """Ask to show the error for all ranks of the attempt on this node that fail alike: of the same kind, from the same lines.
 
-    None: another rank has shown it. Else the caller shows it, then calls what is returned: until then the others wait, since
-    the agent may end this rank before it has shown anything, and one of them shows it instead. `path`: of this rank's record,
-    which lies in a folder of its own beside the other ranks'. Where nothing can be agreed on, each rank shows it.
+    None: another rank has shown it; or has shown any, and this one only tells of another rank's end (`follows`). Else the
+    caller shows it, then calls what is returned: until then the others wait, since the agent may end this rank before it has
+    shown anything, and one of them shows it instead. `path`: of this rank's record, which lies in a folder of its own beside
+    the other ranks'. Where nothing can be agreed on, each rank shows it.
     """
     from binascii import crc32  # only a failure needs it
 
     if not os.path.exists(path) or path.startswith("/proc/"):
         return lambda: None
     mark = os.path.join(os.path.dirname(path), os.pardir, f".shown-{crc32(_shape(error).encode('utf-8', 'replace')):08x}")
-    me = b"%d" % os.getpid()
+    me, folder = b"%d" % os.getpid(), os.path.dirname(mark)
     try:
+        if follows and any(_is_shown(os.path.join(folder, name)) for name in os.listdir(folder) if name.startswith(".shown-")):
+            return None
         while True:
             try:
                 _put(mark, os.O_EXCL, me)

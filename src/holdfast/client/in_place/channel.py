@@ -22,7 +22,7 @@ from importlib import import_module
 from holdfast.client.in_place import groups
 from holdfast.client.in_place.device import Device
 from holdfast.client.worker import this_worker
-from holdfast.core.job.lost_peers import OF_OTHERS
+from holdfast.core.job.lost_peers import follows
 from holdfast.core.page import layout
 
 TYPE_CHECKING = False
@@ -91,7 +91,7 @@ class Channel:
 
     def leave(self, error: BaseException | None, is_regroup: bool) -> bool:
         """The script's code has ended. Whether another life follows; else this process is as any other from now on."""
-        is_cut_short = error is not None and (is_regroup or (_follows(error) and self.is_asked.wait(FOLLOWS_S)))
+        is_cut_short = error is not None and (is_regroup or (follows(error) and self.is_asked.wait(FOLLOWS_S)))
         if is_cut_short and self.is_asked.is_set():
             _end_frames(error)
         self.inside = False
@@ -267,11 +267,3 @@ def _redirect(fd: int, path: str, stream: object) -> None:
 
 def _module_of(frame: FrameType) -> object:
     return frame.f_globals.get("__name__")
-
-
-def _follows(error: BaseException) -> bool:
-    """Whether it tells of another rank's end."""
-    if not isinstance(error, Exception):
-        return False
-    said = f"{type(error).__name__}: {error}"
-    return isinstance(error, ConnectionError) or any(words in said for words in OF_OTHERS)
