@@ -85,7 +85,7 @@ class Job:
 
     def start_agent(self, *options: object, name: str = "a", nnodes: str = "1:2", env: dict[str, str] | None = None) -> Any:
         return self.holdfast.start(
-            *("run", "--nnodes", nnodes, "--nproc-per-node", 1, "--node-name", name, "--lease", 2),
+            *("run", "--nnodes", nnodes, "--nproc-per-node", 1, "--node-name", name),
             *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{self.port}", "--rdzv-id", "secure"),
             *("--rdzv-conf", "last_call_timeout=0.1", *options, self.program, self.folder),
             env={"HOLDFAST_TOKEN": TOKEN} if env is None else env,
