@@ -41,7 +41,7 @@ def opened(kubernetes_api: Kubernetes, monkeypatch: pytest.MonkeyPatch) -> Itera
     """Makes stores of supervisors in this cluster."""
     for name, value in kubernetes_api.pod_env(NAME).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(fleet_store, "TTL_S", 2)
+    monkeypatch.setattr(fleet_store, "STEP_S", 20.0)  # what a slow answer costs is no part of this
     made: list[KubernetesStore] = []
 
     def one() -> KubernetesStore:
@@ -59,12 +59,15 @@ def leading(store: KubernetesStore) -> KubernetesStore:
     return store
 
 
-def silent(store: KubernetesStore) -> None:
-    """As one that is stopped: it renews nothing, and gives nothing back."""
-    store.closed.set()
-    for thread in threading.enumerate():
-        if thread.name == "lead":  # it may be renewing the Lease at this moment
-            thread.join()
+def silent(store: KubernetesStore, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., Any]) -> None:
+    """As one that is stopped: it renews nothing, and gives nothing back. Its last lease is a short one."""
+    with monkeypatch.context() as short:
+        short.setattr(fleet_store, "TTL_S", 2)
+        wait_until(lambda: 0 < store.left_s() <= 2)
+        store.closed.set()
+        for thread in threading.enumerate():
+            if thread.name == "lead":  # it may be renewing the Lease at this moment
+                thread.join()
 
 
 def test_everything_comes_back_as_it_was_and_the_number_of_the_life_grows(opened):
@@ -88,11 +91,11 @@ def test_one_connection_of_each_thread_is_used_for_all_requests_and_made_again_w
     assert not store.load()[1].jobs
 
 
-def test_who_has_been_succeeded_writes_nothing_any_more(opened, kubernetes_api, monkeypatch):
+def test_who_has_been_succeeded_writes_nothing_any_more(opened, kubernetes_api, monkeypatch, wait_until):
     first, second = leading(opened()), opened()
     first.load()
     assert second.seek() == "host0 leads"
-    silent(first)
+    silent(first, monkeypatch, wait_until)
     monkeypatch.setattr(fleet_store, "TTL_S", 60)  # of the second one's: what it does here takes a while on a busy machine
     leading(second)
     assert first.left_s() <= 0 < second.left_s()
@@ -105,7 +108,7 @@ def test_who_has_been_succeeded_writes_nothing_any_more(opened, kubernetes_api, 
     assert kubernetes_api.ask("GET", f"{LEASES}/{NAME}")["spec"]["leaseTransitions"] == 1
 
 
-def test_what_belongs_together_is_completed_by_the_next_where_the_first_was_killed_in_between(opened):
+def test_what_belongs_together_is_completed_by_the_next_where_the_first_was_killed_in_between(opened, monkeypatch, wait_until):
     for writes in range(1, 5):
         first = leading(opened())
         first.load()
@@ -125,7 +128,7 @@ def test_what_belongs_together_is_completed_by_the_next_where_the_first_was_kill
         ]
         with pytest.raises(KeyboardInterrupt):
             first.keep([Keep(table="deeds", key=deed.id, value=deed), Keep(table="nodes", key="b", value=node), *others])
-        silent(first)
+        silent(first, monkeypatch, wait_until)
         next_one = leading(opened())
         _, kept = next_one.load()
         next_one.close()
