@@ -122,7 +122,13 @@ def fields_of(value: Value) -> dict[str, Any]:
 
 def replace(value: V, **changes: Any) -> V:
     """A copy of `value` with some fields changed."""
-    return type(value)(**fields_of(value) | changes)
+    kind, take = type(value), changes.pop
+    made = kind.__new__(kind)  # machines make their next state by this, each time that anything is seen
+    for field, _, put in kind.__steps__:
+        put(made, take(field) if field in changes else getattr(value, field))
+    if changes:
+        raise TypeError(f"{kind.__name__} has no field {', '.join(map(repr, changes))}")
+    return made
 
 
 def to_plain(value: Any) -> Any:
