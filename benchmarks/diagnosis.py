@@ -94,7 +94,7 @@ def run(bench: Bench) -> list[Row]:
     """Speeds, scores, and what a finding takes."""
     from test_diagnosis_corpus import GOAL, PARTS, SEEDS, cases, score
 
-    megabytes = 10 if bench.quick else MEGABYTES
+    megabytes = 3 if bench.quick else MEGABYTES
     rows, few = [], max(1, megabytes // 3)
     for name, text, size in (
         ("an ordinary log", ordinary(random.Random(1), 20_000), megabytes),
@@ -110,7 +110,7 @@ def run(bench: Bench) -> list[Row]:
     rows.append(Row("diagnosis: a failure's own words, later", "ms", {HOLDFAST: list(later)}))
     for part in PARTS:
         with tempfile.TemporaryDirectory() as folder:
-            found = [case for turn in range(SEEDS) for case in cases(part, turn, Path(folder))]
+            found = [case for turn in range(bench.times(SEEDS)) for case in cases(part, turn, Path(folder))]
         kinds, ranks, _ = score(found)
         note = f"{len(found)} logs"
         for what, share in (("classes", kinds), ("culprits", ranks)):

@@ -87,7 +87,7 @@ def run(bench: Bench) -> Iterator[Row]:
     for ranks, words in ((2, "two"), (4, "four")):
         ours, _ = beside_an_agent(bench.times(KILLS), ranks)
         seen = {HOLDFAST: [among_peers("holdfast", ranks) for _ in range(bench.times(OTHERS))]}
-        if importlib.util.find_spec("nvidia_resiliency_ext") is not None:
+        if importlib.util.find_spec("nvidia_resiliency_ext") is not None and not (bench.quick and ranks > 2):
             seen[NVRX] = []
             for _ in range(bench.times(OTHERS)):
                 with suppress(RuntimeError):  # three that are left of four have not met again in 60 s
