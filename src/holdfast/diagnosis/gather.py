@@ -10,7 +10,7 @@ from holdfast.core.errors import UsageError
 from holdfast.core.value import replace
 from holdfast.diagnosis.evidence import Evidence
 from holdfast.diagnosis.hangs.recorder_file import Record, read
-from holdfast.diagnosis.incident import FAILURE
+from holdfast.diagnosis.incident import FAILURE, KERNEL, MEMORY
 from holdfast.diagnosis.logs.prefix import Speaker, of_file
 from holdfast.diagnosis.logs.scan import Log, Scanner
 from holdfast.diagnosis.meaning import Meanings
@@ -34,6 +34,7 @@ SKIPPED = (
 )
 """Ends of names that are no logs."""
 
+OF_HOST = (KERNEL, MEMORY)  # What these say of others' processes is no word of the job's: rules know what concerns it.
 BEGINS_SKIPPED = (".", FAILURE)  # And beginnings: `collect` reads what is kept of a failure.
 
 
@@ -76,8 +77,14 @@ def _told(logs: Sequence[Log]) -> Evidence:
         pids={pid: rank for log in logs for pid, rank in log.box.pids.items()},
         ranks=tuple(sorted(ranks)),
         writers=_writers(logs),
-        said=distinct(line for log in sorted(logs, key=_telling) for line in log.own_words()),
+        said=_said(logs),
     )
+
+
+def _said(logs: Sequence[Log]) -> tuple[str, ...]:
+    """Their lines that tell of a failure; those of the log that tells most come last."""
+    spoken = (log for log in sorted(logs, key=_telling) if os.path.basename(log.source) not in OF_HOST)
+    return distinct(line for log in spoken for line in log.own_words())
 
 
 def _telling(log: Log) -> tuple[int, float]:

@@ -37,6 +37,7 @@ MOST_RECORDS = 50_000  # Of the kernel's log: its ring has some thousands.
 MOST_BYTES = 64 << 20  # Of one flight recorder's file.
 
 HEALTH = "health.json"
+KERNEL, MEMORY = "kernel.txt", "memory.txt"
 FAILURE = "failure-rank-"
 
 OF_MEMORY = ("memory.events", "memory.max", "memory.high", "memory.peak", "memory.current", "memory.swap.events")
@@ -63,8 +64,8 @@ def keep(
     of it is; `records`: by rank, where its flight recorder writes to; `verdicts`: of the node's checks, as plain data.
     OSError where the folder cannot be written to; what cannot be read is left out, and the file says why."""
     make_folder(folder)
-    _write(os.path.join(folder, "kernel.txt"), kernel_log(now_s() - age_s - BEFORE_S, now_s() - age_s + AFTER_S))
-    _write(os.path.join(folder, "memory.txt"), memory())
+    _write(os.path.join(folder, KERNEL), kernel_log(now_s() - age_s - BEFORE_S, now_s() - age_s + AFTER_S))
+    _write(os.path.join(folder, MEMORY), memory())
     if verdicts:
         with open(os.path.join(folder, HEALTH), "w", encoding="utf-8", opener=private) as file:
             json.dump(verdicts, file, indent=2)
