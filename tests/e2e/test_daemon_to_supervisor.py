@@ -17,6 +17,7 @@ import pytest
 
 pytest.importorskip("grpc", reason="grpcio is not installed: pip install 'holdfast[grpc]'")
 
+from kit.hosts.checked_host import CheckedHost
 from kit.hosts.google_parts import GOOGLE, Talking
 from kit.ports import port_of, ports
 
@@ -41,11 +42,11 @@ class Fleet:
         where = "--listen", f"127.0.0.1:{self.port}", "--http", "off", "--state", self.state
         self.port = port_of(self.holdfast.start("supervisor", *where, *flags))
 
-    def daemon(self, name: str, *flags: object) -> int:
-        """Of a host of that name; its port."""
+    def daemon(self, name: str, *flags: object, **how: Any) -> int:
+        """Of a host of that name; its port. `how`: it is started."""
         where = "--port", 0, "--state-dir", self.folder / name, "--node-name", name
         told = "--supervisor", f"127.0.0.1:{self.port}"
-        self.daemons[name] = self.holdfast.start("daemon", *where, *told, *flags)
+        self.daemons[name] = self.holdfast.start("daemon", *where, *told, *flags, **how)
         self.ports[name] = port_of(self.daemons[name])
         return self.ports[name]
 
@@ -165,6 +166,23 @@ import os, sys, time
 while not os.path.exists(sys.argv[1]):
     time.sleep(0.01)
 """
+
+
+def test_an_xid_in_the_kernel_s_log_costs_a_host_its_place_though_no_agent_of_ours_runs_there(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    hosts = {name: CheckedHost(tmp_path / f"root-{name}") for name in ("a", "b")}
+    fleet.start("--policy", "google", "--policy-option", "max_workload_restarts=0")
+    for name, host in hosts.items():
+        fleet.daemon(name, "--check", "xid", "--check-every", 0.1, env={"HOLDFAST_CHECK_ROOT": str(host.root)})
+    fleet.rank("a", 0)
+    fleet.becomes({"a": "fit", "b": "spare"})
+    hosts["a"].say("NVRM: Xid (PCI:0000:9b:00): 13, pid=7, name=python, Graphics Exception")
+    hosts["a"].say("NVRM: Xid (PCI:0000:9b:00): 79, pid=7, name=python, GPU has fallen off the bus.")
+    fleet.daemons["a"].wait_for_output("GPU 0000:9b:00: Xid 79")
+    fleet.wait_until(lambda: "swap of job train on a (policy google)" in fleet.why("a"), what=lambda: fleet.why("a"))
+    assert "GPU 0000:9b:00 unfit: GPU 0000:9b:00: Xid 79" in fleet.why("a") and fleet.states()["b"] == "spare"
+    assert fleet.daemons["a"].stderr.count("Xid 79") == 1, "it is told once"
 
 
 def test_what_an_agent_of_ours_reports_itself_is_not_told_twice(fleet: Fleet, script: Any, tmp_path: Path) -> None:

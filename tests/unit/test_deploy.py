@@ -152,8 +152,9 @@ def rendered(namespace: str, **values: Any) -> list[dict[str, Any]]:
 
     found = []
     for name, text in helm.files().items():
-        condition = re.search(r"\{\{- if (not )?\.Values\.(\S+) \}\}\n", text)
-        if not name.startswith("templates/") or (condition and value(condition[2]) == bool(condition[1])):
+        condition = re.search(r"\{\{- if (.*) \}\}\n", text)
+        asked = re.findall(r"(not )?\.Values\.([\w.]+)", condition[1]) if condition else []
+        if not name.startswith("templates/") or any(value(one) == bool(negated) for negated, one in asked):
             continue
         text = re.sub(r"\{\{- (?:if .*|end) \}\}\n", "", text).replace("{{ .Release.Namespace }}", namespace)
         text = re.sub(r"\{\{ \.Values\.(\S+) \}\}", lambda place: str(value(place[1])), text)
@@ -183,15 +184,37 @@ def test_the_chart_s_values_give_the_base_and_others_what_they_say():
 
 
 @pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed: it judges the kustomization")
-def test_the_chart_s_two_supervisors_are_those_of_the_kustomization():
-    done = subprocess.run(["kubectl", "kustomize", str(BASE.parent / "standby")], capture_output=True, text=True, timeout=60)
+@pytest.mark.parametrize(
+    "overlay, values", [("standby", {"supervisor": {"standby": True}}), ("kernel-log", {"daemon": {"kernelLog": True}})]
+)
+def test_what_the_chart_s_values_choose_is_what_the_kustomization_of_that_name_has(overlay, values):
+    done = subprocess.run(["kubectl", "kustomize", str(BASE.parent / overlay)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and not done.stderr, done.stderr
 
     wanted = {(thing["kind"], thing["metadata"]["name"]): thing for thing in yaml.safe_load_all(done.stdout)}
-    made = {(thing["kind"], thing["metadata"]["name"]): thing for thing in rendered("default", supervisor={"standby": True})}
+    made = {(thing["kind"], thing["metadata"]["name"]): thing for thing in rendered("default", **values)}
     for thing in wanted.values():
+        validate(thing)
         thing["metadata"].pop("namespace", None)  # a chart's objects are in the release's
     assert made == wanted
+
+
+def test_the_daemon_that_reads_the_kernel_s_log_is_the_base_s_with_a_check_more_and_that_device():
+    def container(**values):
+        daemon = the("DaemonSet", rendered("default", **values))["spec"]["template"]["spec"]
+        return daemon, daemon["containers"][0]
+
+    (plain, usual), (pod, asked) = container(), container(daemon={"kernelLog": True})
+    assert asked["command"] == [*usual["command"], "--check=xid"] and options(asked["command"]).check == ["xid"]
+    assert [one for one in pod["volumes"] if one not in plain["volumes"]] == [
+        {"name": "kernel-log", "hostPath": {"path": "/dev/kmsg", "type": "CharDevice"}}
+    ]
+    assert asked["volumeMounts"][0] == {"name": "kernel-log", "mountPath": "/dev/kmsg", "readOnly": True}
+    assert asked["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}
+    same = {"securityContext", "containers", "volumes"}
+    assert {name: part for name, part in pod.items() if name not in same} == {
+        name: part for name, part in plain.items() if name not in same
+    }
 
 
 @pytest.mark.parametrize("kind, pod", pods())

@@ -18,11 +18,12 @@ PLACES = (
 )
 """Text of a manifest, and what stands there in the chart."""
 
-STANDBY = "supervisor-standby.yaml"
-"""What stands there in the place of supervisor.yaml where there are two."""
+STANDBY, KERNEL_LOG = "supervisor-standby.yaml", "daemon-kernel-log.yaml"
+"""What stands there in the place of supervisor.yaml where there are two, and of daemon.yaml where it reads the kernel's log."""
 
 IF = {
-    "daemon.yaml": ".Values.daemon.enabled",
+    "daemon.yaml": "and .Values.daemon.enabled (not .Values.daemon.kernelLog)",
+    KERNEL_LOG: "and .Values.daemon.enabled .Values.daemon.kernelLog",
     "google-sensor.yaml": ".Values.googleSensor.enabled",
     "servicemonitor.yaml": ".Values.monitoring.enabled",
     "supervisor.yaml": "not .Values.supervisor.standby",
@@ -41,6 +42,7 @@ supervisor:
   storage: 1Gi # for what one remembers; two need none
 daemon:
   enabled: true # for jobs that report through Google's resiliency client
+  kernelLog: false # privileged: it tells of Xid errors too
 googleSensor:
   enabled: false # for nodes that keep Google's host daemons: then leave ours out, `daemon.enabled: false`
 monitoring:
@@ -61,16 +63,18 @@ def files() -> dict[str, str]:
     names = yaml.safe_load((MANIFESTS / "base/kustomization.yaml").read_text())["resources"]
     beside = ("monitoring/servicemonitor.yaml", "google-sensor/google-sensor.yaml")
     sources = [*(MANIFESTS / "base" / name for name in names), *(MANIFESTS / name for name in beside)]
-    texts = {source.name: source.read_text() for source in sources} | {STANDBY: _standby()}
+    texts = {source.name: source.read_text() for source in sources}
+    texts |= {STANDBY: _patched("supervisor.yaml", "standby", but="PersistentVolumeClaim")}
+    texts |= {KERNEL_LOG: _patched("daemon.yaml", "kernel-log")}
     made = {f"templates/{name}": _template(name, text) for name, text in texts.items()}
     return {"Chart.yaml": MADE + HEAD, "values.yaml": MADE + VALUES, **made}
 
 
-def _standby() -> str:
-    """The base's supervisor, as deploy/kubernetes/standby has it."""
-    patch = yaml.safe_load((MANIFESTS / "standby/supervisor.yaml").read_text())
-    things = yaml.safe_load_all((MANIFESTS / "base/supervisor.yaml").read_text())
-    left = [thing for thing in things if thing["kind"] != "PersistentVolumeClaim"]
+def _patched(name: str, overlay: str, but: str = "") -> str:
+    """A file of the base, as that overlay of deploy/kubernetes has it; `but`: a kind that it leaves out."""
+    patch = yaml.safe_load((MANIFESTS / overlay / name).read_text())
+    things = yaml.safe_load_all((MANIFESTS / "base" / name).read_text())
+    left = [thing for thing in things if thing["kind"] != but]
     made = [merged(thing, patch) if thing["kind"] == patch["kind"] else thing for thing in left]
     return yaml.safe_dump_all(made, sort_keys=False, width=1000)
 
@@ -85,8 +89,9 @@ def merged(base: Any, patch: Any) -> Any:
             kept[key] = merged(kept.get(key), value)
         return {key: value for key, value in kept.items() if value is not None}
     if isinstance(patch, list) and base and all(isinstance(one, dict) and "name" in one for one in [*base, *patch]):
-        named = {one["name"]: one for one in patch}
-        return [merged(one, named.get(one["name"], {})) for one in base]
+        named, there = {one["name"]: one for one in patch}, {one["name"] for one in base}
+        new = [one for one in patch if one["name"] not in there]
+        return new + [merged(one, named.get(one["name"], {})) for one in base]
     return patch
 
 

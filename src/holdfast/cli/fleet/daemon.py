@@ -21,7 +21,9 @@ from holdfast.supervisor.daemon.daemon import Daemon
 from holdfast.supervisor.daemon.host_repairs import COMMANDS, HostRepairs
 from holdfast.supervisor.daemon.host_table import SILENCE_S
 from holdfast.supervisor.daemon.host_uplink import Supervisor
-from holdfast.supervisor.daemon.sensor_reports import EVERY_S, GoogleServices
+from holdfast.supervisor.daemon.host_watch import EVERY_S, HostWatch
+from holdfast.supervisor.daemon.sensor_reports import EVERY_S as BEAT_S
+from holdfast.supervisor.daemon.sensor_reports import GoogleServices
 from holdfast.telemetry.record.state_dir import daemon_socket, state_home
 from holdfast.telemetry.report.safe_text import one_line
 
@@ -52,11 +54,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sensor", metavar="HOST:PORT", help="report to Google's sensor instead, as Google's daemon does")
     parser.add_argument("--controller", metavar="HOST:PORT", help="Google's controller, which is to know this host")
     parser.add_argument("--actuator", metavar="HOST:PORT", help="Google's actuator, which is to know this host")
-    every = f"seconds between two heartbeats to the sensor (default: ${EVERY_VARIABLE}, else {EVERY_S:g})"
+    every = f"seconds between two heartbeats to the sensor (default: ${EVERY_VARIABLE}, else {BEAT_S:g})"
     parser.add_argument("--sensor-every", type=reads(grammar.some_seconds), metavar="S", help=every)
     commands = "where other hosts reach this one: takes the actuator's commands there, from anybody (default: at --port only)"
     parser.add_argument("--commands-at", metavar="ADDR:PORT", help=commands)
     tls_arguments(parser, "supervisors")
+    found = "look for this on the host, such as xid, and tell the supervisor what is found; may be repeated"
+    parser.add_argument("--check", action="append", default=[], metavar="CHECK", help=found)
+    looks = "seconds between two such looks (default: %(default)g)"
+    parser.add_argument("--check-every", type=reads(grammar.some_seconds), default=EVERY_S, metavar="S", help=looks)
     may = f"let the supervisor repair this host by a command: ACT is {', '.join(COMMANDS)}; may be repeated"
     parser.add_argument("--repair-with", action="append", default=[], metavar="ACT=COMMAND", help=may)
     deep = "has to find a repaired host fit; may be repeated (default with --repair-with: as `holdfast check`, less the log)"
@@ -81,7 +87,9 @@ def run(options: argparse.Namespace) -> int:
         )
     silence_s = SILENCE_S if options.silence is None else options.silence
     supervisor, google, users, repairs = _supervisor(options), _google(options), _users(options.allow_user), _repairs(options)
-    daemon = Daemon(home, options.host, _port(options.port), silence_s, google or supervisor, users, repairs)
+    root = os.environ.get(ROOT) or "/"
+    watch = HostWatch(wanted(options.check, root), options.check_every, root)
+    daemon = Daemon(home, options.host, _port(options.port), silence_s, google or supervisor, users, repairs, watch)
     try:
         print(f"listening at {daemon.listens}; table in {home}", flush=True)
         return daemon.run()
@@ -115,7 +123,7 @@ def _supervisor(options: argparse.Namespace) -> Supervisor | None:
     if not options.supervisor:
         alone = {"--supervisor-token-file": options.supervisor_token_file, "--tls-cert": options.tls_cert}
         alone |= {"--tls-key": options.tls_key, "--tls-ca": options.tls_ca}
-        alone |= {"--repair-with": options.repair_with, "--repair-check": options.repair_check}
+        alone |= {"--repair-with": options.repair_with, "--repair-check": options.repair_check, "--check": options.check}
         if given := [flag for flag, value in alone.items() if value]:
             raise UsageError(f"{', '.join(given)}: only with --supervisor", hint="name the supervisor, or leave them out")
         return None
@@ -138,7 +146,7 @@ def _google(options: argparse.Namespace) -> GoogleServices | None:
         raise UsageError("--sensor and --supervisor: both would act on the same failure", hint="name one of them")
     named = {"--sensor": (SENSOR, options.sensor)} | {flag: one for flag, one in others.items() if one[1]}
     addresses = {service: _address(flag, at) for flag, (service, at) in named.items()}
-    every = options.sensor_every or grammar.some_seconds(os.environ.get(EVERY_VARIABLE) or f"{EVERY_S:g}", EVERY_VARIABLE)
+    every = options.sensor_every or grammar.some_seconds(os.environ.get(EVERY_VARIABLE) or f"{BEAT_S:g}", EVERY_VARIABLE)
     commands = grammar.endpoint(options.commands_at, "--commands-at", default_port=None) if options.commands_at else None
     if commands is not None and is_any_address(commands[0]):
         why = f"--commands-at: {commands[0]} is every address of this host, and Google's actuator has to be told one"

@@ -14,7 +14,7 @@ import _thread
 import os
 import select
 import signal
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from holdfast.agent.logs.nonblocking_writer import Stderr
 from holdfast.core.config.grammar import shown_endpoint
 from holdfast.core.errors import HoldfastError, ProtocolError, UsageError
 from holdfast.core.job.failure import signal_name
+from holdfast.core.job.xid import DeviceFault
 from holdfast.core.machine import Action, Observation, Say, Signalled, Tick
 from holdfast.core.value import replace
 from holdfast.core.wire.google_wire import WorkerInfo
@@ -50,6 +51,7 @@ from holdfast.supervisor.daemon.host_table import (
     shown,
 )
 from holdfast.supervisor.daemon.host_uplink import HostUplink, Supervisor
+from holdfast.supervisor.daemon.host_watch import HostWatch
 from holdfast.supervisor.daemon.journal import Journal
 from holdfast.supervisor.daemon.sensor_reports import GoogleServices
 from holdfast.telemetry.record import locks
@@ -85,9 +87,10 @@ class Daemon:
     def __init__(
         self, home: str, host: str, port: int, silence_s: float = SILENCE_S,
         supervisor: Supervisor | GoogleServices | None = None,
-        users: Collection[int] | None = (), repairs: HostRepairs | None = None
+        users: Collection[int] | None = (), repairs: HostRepairs | None = None, watch: HostWatch | None = None
     ) -> None:
-        """`users`: whose ranks are heard beside our user's and root's; None: everybody's. `repairs` None: the host never is."""
+        """`users`: whose ranks are heard beside our user's and root's; None: everybody's. `repairs` None: the host never is.
+        `watch` None: only ranks are."""
         self.host = Host(self.say)
         self.host.catch((signal.SIGTERM, signal.SIGINT))  # before anybody is told that it listens
         self.home, self.since_unix = home, self.host.unix()
@@ -114,8 +117,10 @@ class Daemon:
         self._peers: dict[str, int | None] = {}
         """By connection of a rank: its process's pidfd; None: not looked for yet; -1: not found, so its silence decides."""
         self._news = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        """Wakes the loop: the table has changed, in whichever thread."""
-        self.repairs = repairs or HostRepairs({}, ())
+        """Wakes the loop: the table has changed, in whichever thread, or there is a fault."""
+        self._faults: list[DeviceFault] = []
+        """What the watch has found, and the supervisor has not been told."""
+        self.repairs, self.watch = repairs or HostRepairs({}, ()), watch
         offers, boot, self.uplink = self.repairs.offers, self.repairs.boot(), None
         if isinstance(supervisor, Supervisor):
             self.uplink = HostUplink(self.host, supervisor, self.say, self.see, offers, boot)
@@ -149,6 +154,8 @@ class Daemon:
         self.host.watch(self._news, select.EPOLLIN, self._tell)
         os.eventfd_write(self._news, 1)
         _thread.start_new_thread(self._adopt, ())
+        if self.watch is not None:
+            self.watch.start(self._found)
         if self.table.repair is not None and not self.table.repair.is_over:
             self.see(resumed(self.table.repair, self.repairs.boot()))
         while True:
@@ -165,6 +172,8 @@ class Daemon:
 
     def close(self) -> None:
         """Take no more calls, and leave the table on disk."""
+        if self.watch is not None:
+            self.watch.close()
         if self.sensor is not None:
             self.sensor.close()
         for server in (self.server, self.commands):
@@ -238,12 +247,24 @@ class Daemon:
     def _tell(self, events: int) -> list[Observation]:
         os.eventfd_read(self._news)
         self._follow()
+        with self._lock:
+            faults, self._faults = self._faults, []
+        if self.uplink is not None:
+            for fault in faults:
+                self.uplink.suffers(fault)
         for told in (self.uplink, self.sensor):
             if told is not None:
                 with self._lock:
                     table = self.table.copy()  # no caller waits until it is told
                 told.shows(table)
         return []
+
+    def _found(self, faults: Sequence[DeviceFault]) -> None:
+        for fault in faults:
+            self.say(fault.what)
+        with self._lock:
+            self._faults += faults
+        os.eventfd_write(self._news, 1)
 
     def _perform(self, actions: Iterable[Action]) -> None:
         for action in actions:

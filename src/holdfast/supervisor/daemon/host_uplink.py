@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 
+from holdfast.core.job.xid import DeviceFault
 from holdfast.core.machine import Action, Observation, Say, Tick
 from holdfast.core.value import Value
-from holdfast.core.wire.fleet import FLEET, FleetMessage
+from holdfast.core.wire.fleet import FLEET, FleetMessage, TroubleKind
 from holdfast.core.wire.links import Connect, HangUp, Transmit
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.frames import Identity
@@ -46,6 +47,11 @@ class HostUplink:
 
     def shows(self, table: HostTable) -> None:
         self._carry_out(self.reports.shows(table, self.host.now()))
+
+    def suffers(self, fault: DeviceFault) -> None:
+        """Tell what is wrong with the host."""
+        kind = TroubleKind.DEVICE if fault.xid else TroubleKind.UNFIT
+        self._carry_out(self.reports.suffers(kind, fault.what, self.host.now(), xid=fault.xid, device=fault.device))
 
     def observe(self, seen: Observation) -> None:
         self._carry_out(self.reports.observe(seen, self.host.now()))
