@@ -84,10 +84,10 @@ def run(bench: Bench) -> Iterator[Row]:
     without torch."""
     if importlib.util.find_spec("torch") is None:
         return
-    for ranks, words in ((2, "two"), (4, "four")):
+    for ranks, words in ((2, "two"), (4, "four"))[: bench.times(2)]:
         ours, _ = beside_an_agent(bench.times(KILLS), ranks)
         seen = {HOLDFAST: [among_peers("holdfast", ranks) for _ in range(bench.times(OTHERS))]}
-        if importlib.util.find_spec("nvidia_resiliency_ext") is not None and not (bench.quick and ranks > 2):
+        if importlib.util.find_spec("nvidia_resiliency_ext") is not None:
             seen[NVRX] = []
             for _ in range(bench.times(OTHERS)):
                 with suppress(RuntimeError):  # three that are left of four have not met again in 60 s
@@ -99,7 +99,7 @@ def run(bench: Bench) -> Iterator[Row]:
         what = f"{WHAT}, DDP of {words}"
         yield Row(f"{what}: in place", "ms", {HOLDFAST: ours}, "≤ 1/5 of NVRx, ≤ 100 ms", met, note)
         yield Row(f"{what}: `holdfast.inprocess`, no launcher", "ms", seen, note=note)
-    for where, words in WAYS.items():
+    for where, words in [*WAYS.items()][: bench.times(len(WAYS))]:
         with TemporaryDirectory() as folder:
             found = play(where, bench.times(WAY_KILLS), 1, Path(folder) / "job")
         out, lost = found["each_out_ms"], len(found["replaced"])

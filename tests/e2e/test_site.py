@@ -23,7 +23,6 @@ MOST_BYTES = 200_000
 pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.skipif(not os.access(MKDOCS, os.X_OK), reason="MkDocs is not installed: make docs"),
-    pytest.mark.xdist_group("site"),
 ]
 
 
