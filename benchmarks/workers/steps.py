@@ -1,5 +1,5 @@
-"""Trains a small model. Prints the median seconds of a step, of what is in it of the hook by which Holdfast watches, and of
-what it takes more than the step beside it that is not watched."""
+"""Trains a small model for so many steps. Prints the median seconds of a step, of what is in it of the hook by which Holdfast
+watches, and of what it takes more than the step beside it that is not watched."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ from statistics import median
 
 import torch
 
-STEPS = 2000
+STEPS = int(sys.argv[1])
 
 torch.set_num_threads(1)
 model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10))

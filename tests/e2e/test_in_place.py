@@ -192,6 +192,7 @@ def agreed(holdfast: Any) -> dict[int, tuple[int | None, list[str]]]:
 
 
 @pytest.mark.torch
+@pytest.mark.timeout(300)
 def test_no_state_is_trained_on_that_was_torn_by_a_kill_at_any_moment(holdfast: Any, script: Any, wait_until: Any) -> None:
     """Of two ranks, in training or as they meet: one is lost, or shortly after the other too, and then all begin anew."""
     source = "DEATHS, HOW = [], 'memory'\n" + DDP.replace("STEPS = 12", "STEPS = 800").replace("600", "60")
@@ -203,7 +204,7 @@ def test_no_state_is_trained_on_that_was_torn_by_a_kill_at_any_moment(holdfast: 
     def begun() -> list[tuple[str, str]]:
         return re.findall(r"rank (\d+) pid (\d+)", job.stdout)
 
-    for _ in range(20):
+    for _ in range(12):
         wait_until(lambda before=seen: job.ended or len(begun()) > before, what="a rank of the next round")
         time.sleep(chance.random() * 0.3)  # at any moment
         newest, seen = dict(begun()), len(begun())

@@ -164,7 +164,7 @@ def test_what_ray_train_has_written_names_the_rank_and_the_cause(holdfast, scrip
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     with tempfile.TemporaryDirectory(prefix="ray-") as folder:
         fails = script(FAILS.replace("TEMP", repr(folder)).replace("STORE", repr(str(tmp_path / "store"))))
-        ran = subprocess.run((sys.executable, str(fails)), capture_output=True, text=True, timeout=PATIENCE_S)
+        ran = subprocess.run((sys.executable, str(fails)), capture_output=True, text=True, timeout=2 * PATIENCE_S)
     if "No module named 'pyarrow'" in ran.stderr:
         pytest.skip("pyarrow is not installed, which Ray Train needs: make frameworks")
     (tmp_path / "driver.log").write_text(ran.stdout + ran.stderr)
