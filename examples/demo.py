@@ -1,10 +1,11 @@
-"""The demo: a training job loses a rank, then a whole node, and ends as if nothing had happened.
+"""The demo: a training job loses a rank, then a whole node, and ends as if nothing had happened; then another loses a rank, and
+who has not failed keeps its process.
 
     make demo          (or: python examples/demo.py)
 
 Two nodes are played by two agents on this machine, each with two ranks of examples/train.py (without PyTorch:
 examples/train_plain.py). The job runs twice: once undisturbed, and once with a rank and then a node killed. Both must end
-with the same loss.
+with the same loss. With PyTorch, examples/in_place_ddp.py follows: it keeps its processes, and ends with the same loss, too.
 """
 
 from __future__ import annotations
@@ -178,6 +179,29 @@ def disturbed(job: Job, save_every: int) -> str:
     return loss
 
 
+def in_place(folder: Path) -> None:
+    """Two ranks, undisturbed and with one killed: the other keeps its process, and the loss is the same."""
+    script = "in_place_ddp.py"
+    tell(f"\n  4. In place: who has not failed keeps its process and its model: examples/{script}\n")
+    said = {}
+    for flags in ([], ["--fail-at", "10"]):
+        words = ["run", "--nproc-per-node", "2", "--max-restarts", "1"]
+        tell(f"     $ holdfast {' '.join([*words, f'examples/{script}', *flags])}\n")
+        command = [sys.executable, "-m", "holdfast", *words, str(HERE / script), *flags]
+        env, null = os.environ | {"HOLDFAST_STATE_DIR": str(folder), "OMP_NUM_THREADS": "1"}, subprocess.DEVNULL
+        done = subprocess.run(command, env=env, stdin=null, stdout=subprocess.PIPE, text=True, timeout=PATIENCE_S)
+        tell("".join(f"     {line}\n" for line in done.stdout.splitlines()))
+        if done.returncode != 0:
+            raise Broken(f"{script} ended with {done.returncode}")
+        said[len(flags)] = done.stdout
+    first, second = (set(re.findall(rf"life {life} of process (\d+)", said[2])) for life in (0, 1))
+    if not (kept := first & second):
+        raise Broken("no process was kept")
+    if len({re.search(r"finished: .*", one)[0] for one in said.values()}) > 1:
+        raise Broken("the losses differ")
+    tell(f"  →  process {kept.pop()} is rank 0 before the failure and after it; the loss is the same")
+
+
 def show_timeline(job: Job) -> None:
     """`holdfast report`, as a user sees it."""
     command = [sys.executable, "-m", "holdfast", "report", job.name]
@@ -220,6 +244,8 @@ def main() -> int:
         show_timeline(jobs[-1])
         if abs(float(got) - float(wanted)) > 1e-9:
             raise Broken(f"the final loss is {got}, but undisturbed it is {wanted}")
+        if not plain:
+            in_place(folder)
         took_s = time.monotonic() - begun
         tell(f"\n  Done in {took_s:.0f} s. One rank and one node were lost; the final loss is the same: {got}.")
         return 0

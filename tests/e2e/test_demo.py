@@ -42,7 +42,9 @@ def test_the_demo_survives_a_rank_and_a_node_without_any_framework(tmp_path: Pat
 
 @pytest.mark.torch
 def test_the_demo_survives_a_rank_and_a_node_with_pytorch(tmp_path: Path) -> None:
-    check(run_demo("--step-s", "0.05", tmp_path=tmp_path))
+    demo = run_demo("--step-s", "0.05", tmp_path=tmp_path)
+    check(demo)
+    assert "is rank 0 before the failure and after it; the loss is the same" in demo.stdout, "and its process is kept"
 
 
 def shape(line: str) -> str:
