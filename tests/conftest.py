@@ -50,6 +50,24 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"the folder for temporary files, {tempfile.gettempdir()!r}, has a space: set TMPDIR=/tmp, say")
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    plugins = session.config.pluginmanager
+    if (terminal := plugins.get_plugin("terminalreporter")) is not None and not hasattr(session.config, "workerinput"):
+        plugins.register(AtOnce(terminal))
+
+
+class AtOnce:
+    """Names each test that fails as it fails: a run of half an hour may not come to its summary."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self.terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.terminal.ensure_newline()
+            self.terminal.write_line(f"{report.when} of {report.nodeid} failed after {report.duration:.0f} s")
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not even read a file of which nobody asked for a test."""
     test = collection_path.relative_to(Path(__file__).parent) if collection_path.suffix == ".py" else None
