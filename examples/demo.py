@@ -189,7 +189,8 @@ def in_place(folder: Path) -> None:
         tell(f"     $ holdfast {' '.join([*words, f'examples/{script}', *flags])}\n")
         command = [sys.executable, "-m", "holdfast", *words, str(HERE / script), *flags]
         env, null = os.environ | {"HOLDFAST_STATE_DIR": str(folder), "OMP_NUM_THREADS": "1"}, subprocess.DEVNULL
-        done = subprocess.run(command, env=env, stdin=null, stdout=subprocess.PIPE, text=True, timeout=PATIENCE_S)
+        pipe, out = subprocess.PIPE, subprocess.STDOUT
+        done = subprocess.run(command, env=env, stdin=null, stdout=pipe, stderr=out, text=True, timeout=PATIENCE_S)
         tell("".join(f"     {line}\n" for line in done.stdout.splitlines()))
         if done.returncode != 0:
             raise Broken(f"{script} ended with {done.returncode}")

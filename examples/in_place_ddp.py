@@ -8,6 +8,7 @@ The loss is the same with --fail-at and without, to the last digit, and no step 
 import argparse
 import os
 import signal
+import sys
 
 import torch
 import torch.distributed as dist
@@ -34,7 +35,8 @@ def train(life: client.Life) -> None:  # 2
     optimizer = life.state.keep("optimizer", lambda: torch.optim.AdamW(net.parameters(), lr=0.01))  # 4
     first = life.state.begin()  # 5: was 0, or the checkpoint's step
     model = DistributedDataParallel(net)
-    print(f"life {life.number} of process {os.getpid()}, rank {rank}, from step {first}", flush=True)
+    sys.stdout.write(f"life {life.number} of process {os.getpid()}, rank {rank}, from step {first}\n")  # as one: all share it
+    sys.stdout.flush()
     for step in range(first, options.steps):
         inputs = torch.randn(32, 16, generator=torch.Generator().manual_seed(1000 * step + rank))
         loss = nn.functional.mse_loss(model(inputs), torch.sin(inputs[:, :1]))
