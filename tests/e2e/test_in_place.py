@@ -121,7 +121,7 @@ STEPS = 14
 
 def network(seed):
     torch.manual_seed(seed)
-    return torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    return torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Dropout(), torch.nn.Linear(16, 1))
 
 def batch(*numbers):
     torch.manual_seed(int("".join(map(str, numbers))))
@@ -143,6 +143,7 @@ def train(life):
     copy = state.keep("copy", lambda: AveragedModel(body, multi_avg_fn=get_ema_multi_avg_fn(0.9)))
     first = state.begin()
     one, two = DistributedDataParallel(body), DistributedDataParallel(head)
+    body.register_forward_hook(lambda module, given, returned: 0.9 * returned)
     def dies(step, place):
         if (number, step, rank, place) in DEATHS:
             os.kill(os.getpid(), 9)
@@ -162,6 +163,14 @@ def train(life):
             copy.update_parameters(body)
         first_optimizer.zero_grad()
         second_optimizer.zero_grad()
+        if step % 4 == 3:
+            body.eval()
+            torch.set_grad_enabled(False)
+            dist.barrier()
+            dies(step, "evaluation")
+            dist.barrier()
+            torch.set_grad_enabled(True)
+            body.train()
     kept = {name: digest(one.state_dict()) for name, one in [
         ("body", body), ("head", head), ("first", first_optimizer), ("second", second_optimizer), ("schedule", schedule),
         ("scaler", scaler), ("copy", copy)]}
@@ -175,14 +184,16 @@ client.run_in_place(train)
 
 @pytest.mark.torch
 def test_all_that_one_update_changes_ends_as_undisturbed(holdfast: Any, script: Any) -> None:
-    """Gradients that are added up, two optimizers, a schedule, a scaler and an EMA; ranks die between any two of them."""
+    """Gradients that are added up, two optimizers, a schedule, a scaler, an EMA, an evaluation; ranks die between any two."""
     ends = []
-    for deaths in ([], [(1, 3, 1, "part 1"), (2, 6, 0, "between"), (3, 9, 1, "before the copy")]):
-        flags = "--nproc-per-node", 2, "--max-restarts", 3, "--backoff", 0, "--warm-mode", "fork"
+    deadly = [(1, 3, 1, "part 1"), (2, 6, 0, "between"), (3, 7, 1, "evaluation"), (4, 9, 1, "before the copy")]
+    for deaths in ([], deadly):
+        flags = "--nproc-per-node", 2, "--max-restarts", 4, "--backoff", 0, "--warm-mode", "fork"
         ran = holdfast("run", *flags, script(f"DEATHS = {deaths!r}\n" + MANY), timeout=240)
         assert ran.returncode == 0, ran.output
         ends += re.findall(r"ends with (\w+)", ran.stdout)
         assert len(holdfast.events("RoundFormed")) == 1 + len(deaths)
+        assert [event["failure"]["exitcode"] for event in holdfast.events("FailureSeen")] == [-signal.SIGKILL] * len(deaths)
     assert len(ends) == 4 and len(set(ends)) == 1
 
 

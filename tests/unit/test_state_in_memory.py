@@ -43,9 +43,9 @@ def module(**more: Any) -> Any:
     return torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
 
 
-def begun(state: State, otherwise: Any = None) -> tuple[Any, Any]:
+def begun(state: State, otherwise: Any = None, build: Callable[[], Any] = module) -> tuple[Any, Any]:
     """A life's beginning: module and optimizer."""
-    model = state.keep("model", module)
+    model = state.keep("model", build)
     optimizer = state.keep("optimizer", lambda: torch.optim.Adam(model.parameters()))
     state.begin(otherwise)
     return model, optimizer
@@ -228,6 +228,37 @@ def test_buffers_that_a_framework_has_moved_since_are_put_back_where_they_are(st
         setattr(model[1], name, buffer.clone())
     state.end_life()
     assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
+
+
+def test_what_a_script_does_beside_the_state_ends_with_the_life_and_what_build_did_stays(state: State) -> None:
+    """An evaluation's mode, a frozen part, and hooks, which the next life registers again."""
+    called: list[str] = []
+
+    def hooked() -> Any:
+        made = module()
+        made.register_forward_hook(lambda *_: called.append("module of build"))
+        made[0].weight.register_hook(lambda _: called.append("tensor of build"))
+        made[1].bias.requires_grad_(False)
+        return made
+
+    for _ in range(3):
+        model, optimizer = begun(state, build=hooked)
+        assert all(one.training for one in model.modules())
+        assert [one.requires_grad for one in model.parameters()] == [True, True, True, False]
+        model.register_forward_hook(lambda *_: called.append("module"))
+        model[0].weight.register_hook(lambda _: called.append("tensor"))
+        model[0].bias.register_hook(lambda _: called.append("another"))
+        model[0].bias.register_post_accumulate_grad_hook(lambda _: called.append("gradient"))
+        optimizer.register_step_post_hook(lambda *_: called.append("step"))
+        called.clear()
+        step(model, optimizer)
+        expected = ["another", "gradient", "module", "module of build", "step", "tensor", "tensor of build"]
+        assert sorted(called) == expected
+        model.eval().requires_grad_(False)
+        state.end_life()
+    model, optimizer = begun(state)
+    step(model, optimizer)
+    assert state.step == 4  # who has an optimizer's step watched, has it once
 
 
 def test_what_is_made_anew_in_each_life_is_filled_with_what_was_kept(state: State) -> None:

@@ -71,6 +71,7 @@ class Channel:
         self.tries = threading.Lock()  # Over what the thread does to torch's groups.
         self.is_told = threading.Event()  # The agent has said something since the main thread last looked.
         self.is_awaited = False  # The agent has said what the next life is, and waits for the script's code to be called.
+        self.has_grad = True  # Torch was to record what gradients need, as the life began.
 
     def watch(self, state: State) -> None:
         """From now on that is not torn where it can be helped."""
@@ -82,6 +83,8 @@ class Channel:
         """The script's code begins. If it need not, it is interrupted as soon as it has."""
         self.is_out.clear()
         self.before = groups.sockets()
+        if (torch := sys.modules.get("torch")) is not None:
+            self.has_grad = torch.is_grad_enabled()
         if self.is_awaited:
             self.is_awaited = False
             this_worker.tell_life(layout.IN_PLACE)
@@ -108,6 +111,8 @@ class Channel:
         if self.tear_down is not None:
             self.tear_down()
         groups.tear_down(self.before)
+        if (torch := sys.modules.get("torch")) is not None:  # `no_grad` may have been interrupted before its block began
+            torch.set_grad_enabled(self.has_grad)
         self._check_device(wait=True)
         if self.state is not None:
             _keep(self.state)

@@ -28,6 +28,7 @@ from _warnings import warn
 
 from holdfast.client import stash
 from holdfast.client.in_place import sharded, transfer
+from holdfast.client.in_place.as_built import as_built
 from holdfast.client.in_place.device import Device
 from holdfast.client.worker import this_worker
 from holdfast.core.page import layout
@@ -62,6 +63,7 @@ class Kept:
         self.left = left  # What an earlier life has left of it, where the object itself could not be kept.
         self.is_watched = False  # Its steps are updates.
         self.object: Any = self._made()
+        self.put_back = as_built(self.object)
 
     def _made(self) -> Any:
         made = self.build()
@@ -91,6 +93,8 @@ class Kept:
         getattr(self.object, "_per_optimizer_states", {}).clear()
         if self.is_module:
             self.object.zero_grad(set_to_none=True)
+        self.put_back()
+        self.is_watched = False
 
     def let_go(self, is_whole: bool) -> None:
         """The object ends with the round; what is in this rank's memory stays, if it is whole: what an earlier life left, as
@@ -99,7 +103,7 @@ class Kept:
             self.left = None
         elif self.left is None:
             self.left = self.dump()
-        self.object, self.is_watched = None, False
+        self.object, self.put_back = None, as_built(None)
 
     def dump(self) -> Any:
         """Its state, with this rank's part of what is sharded."""
