@@ -338,4 +338,4 @@ def test_nvrx_s_wrapper_is_led_by_the_agent(holdfast: Any, script: Any, tmp_path
     assert ran.returncode == 0, ran.output
     first, second = pids_of(folder, 1), pids_of(folder, 2)
     assert first[0] == second[0] and first[1] != second[1]
-    assert sorted(ran.stdout.splitlines()) == ["0 ('done', 1, [(0, 0, 2)])", "1 ('done', 0, [])"]
+    assert sorted(ran.stdout.splitlines()) == ["0 ('done', 1, [(0, 0, 2)])", "1 ('done', 1, [])"]

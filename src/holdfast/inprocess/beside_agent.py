@@ -7,6 +7,7 @@ exception of the function's own ends this process; a new one takes its rank, and
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -56,7 +57,7 @@ class BesideAgent(CallWrapper):
         for life in client.lives(tear_down=self._tear_down):
             state = State.from_env()
             ranks = {"active_rank": state.rank, "active_world_size": state.world_size}
-            self.state = state.having(iteration=life.number, mode=Mode.ACTIVE, **ranks)
+            self.state = state.having(iteration=_iteration(), mode=Mode.ACTIVE, **ranks)
             with life:
                 self._before()
                 result = function()
@@ -68,6 +69,11 @@ class BesideAgent(CallWrapper):
         if self.wrapper.abort is not None:
             self.wrapper.abort(self.state.freeze())
         self._after()
+
+
+def _iteration() -> int:
+    """The same in all ranks, as in NVRx: who is new counts the lives before its own, too."""
+    return int(os.environ.get("HOLDFAST_ROUND") or 1) - 1
 
 
 def is_here() -> bool:
