@@ -93,6 +93,38 @@ def test_a_rank_comes_out_of_whatever_it_does(holdfast: Any, script: Any, tmp_pa
     assert first[0] == second[0] and first[1] != second[1]
 
 
+CATCHES = """
+import os, signal, sys, time
+from holdfast import client
+folder, rank = sys.argv[1], int(os.environ["RANK"])
+
+def train(life):
+    if os.environ["HOLDFAST_ROUND"] == "2":
+        return
+    if rank == 1:
+        while not os.path.exists(folder):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+    while True:
+        try:
+            open(folder, "w").close()
+            time.sleep(100)
+        except BaseException:
+            pass
+
+client.run_in_place(train)
+"""
+
+
+def test_one_that_catches_everything_is_told_where(holdfast: Any, script: Any, tmp_path: Any) -> None:
+    path, options = script(CATCHES), ("--nproc-per-node", 2, "--max-restarts", 1, "--regroup-timeout", 3)
+    ran = holdfast("run", *options, path, tmp_path / "reached", timeout=60)
+    assert ran.returncode == 0, ran.output
+    line = 1 + next(number for number, text in enumerate(CATCHES.splitlines()) if "time.sleep(100)" in text)
+    said = f"Regroup was raised 2 times, and the script runs on ({path}:{line}): "
+    assert ran.output.count(said) == 1, ran.output
+
+
 def test_one_that_does_not_come_out_is_killed_at_the_limit_and_started_anew(holdfast: Any, script: Any, tmp_path: Any) -> None:
     folder = tmp_path / "seen"
     folder.mkdir()

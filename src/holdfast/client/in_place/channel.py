@@ -43,6 +43,9 @@ SOON_S, OFTEN = 0.01, 100
 """After so long, so often, where its handler has not raised: it was in our own code, in an update, or C code holds it. For that
 second an update may come to its end: all ranks are in it at the same time, and if all are torn, no rank has a whole state."""
 
+TOO_OFTEN = 3
+"""As it is raised so often, the script is told that it catches what it must not. A finaliser may drop the first."""
+
 OURS = ("holdfast.client.in_place.lives", "holdfast.client.in_place.channel")
 """Code that looks for the agent's word by itself."""
 
@@ -63,7 +66,7 @@ class Channel:
         self.device = Device()
         self.state: State | None = None  # What the script keeps in memory, if it does.
         self.inside = False  # The script's code runs: `Regroup` may be raised in it.
-        self.is_raised, self.sent = False, 0  # It has been, since the agent last asked; how often the signal was sent.
+        self.raised, self.sent = 0, 0  # How often it was, since the agent last asked; how often the signal was sent.
         self.before: frozenset[str] = frozenset()  # The sockets that were open when the life began.
         self.heard = bootstrap.words[layout.LIFE_ASKED]  # The last word of the agent's.
         self.is_asked = threading.Event()  # The agent wants this round left.
@@ -152,7 +155,9 @@ class Channel:
         )
         if self.inside and self.is_asked.is_set() and not is_ours:
             self._check_device(wait=False)
-            self.is_raised = True
+            self.raised += 1
+            if self.raised == TOO_OFTEN and frame is not None:
+                _tell_who_goes_on(frame, self.raised - 1)
             raise self.exception()
 
     def _check_device(self, *, wait: bool) -> None:
@@ -185,7 +190,7 @@ class Channel:
         self.is_asked.set()
         if self.state is not None:
             self.state.settle()
-        self.is_raised = False
+        self.raised = 0
         for self.sent in itertools.count():
             with self.tries, suppress(Exception):  # no descriptor is left, or torch is another one: the signal may do alone
                 is_time = self.sent & self.sent - 1 == 0 or self.sent > OFTEN  # torch tries again after pauses that grow
@@ -195,7 +200,7 @@ class Channel:
                         groups.answer_for_others(self.before)
             if not self.is_out.is_set():
                 signal.pthread_kill(self.main, SIGNAL)
-            if self.is_out.wait(AGAIN_S if self.is_raised or self.sent > OFTEN else SOON_S):
+            if self.is_out.wait(AGAIN_S if self.raised or self.sent > OFTEN else SOON_S):
                 return
 
 
@@ -233,6 +238,14 @@ def begin(bootstrap: ModuleType, given: dict[str, object]) -> None:
     stash = sys.modules.get("holdfast.client.stash")
     if stash is not None:
         stash.begin_life()
+
+
+def _tell_who_goes_on(frame: FrameType, times: int) -> None:
+    """Where does a script run that catches `Regroup` and goes on?"""
+    where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    said = f"Regroup was raised {times} times, and the script runs on ({where}): one of its functions catches everything"
+    with suppress(OSError):  # the script may be in a write of its own to `sys.stderr`, which takes no second at the same time
+        os.write(2, f"holdfast: {said}; let BaseException through, or this rank is ended at --regroup-timeout\n".encode())
 
 
 def _end_frames(error: BaseException | None) -> None:
