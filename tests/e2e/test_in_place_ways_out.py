@@ -125,6 +125,50 @@ def test_one_that_catches_everything_is_told_where(holdfast: Any, script: Any, t
     assert ran.output.count(said) == 1, ran.output
 
 
+ERRS = """
+import os, signal, subprocess, sys, time
+from holdfast import client
+folder, how, rank = sys.argv[1], sys.argv[2], int(os.environ["RANK"])
+
+def train(life):
+    number = os.environ["HOLDFAST_ROUND"]
+    if number == "4":
+        return
+    if rank == 1:
+        while not os.path.exists(folder + number):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "handles":
+        signal.signal(59, lambda *_: None)
+    if how == "starts":
+        subprocess.Popen(["sleep", "100"])
+    if how == "keeps":
+        kept.append(kept or subprocess.Popen(["sleep", "100"]))
+    open(folder + number, "w").close()
+    time.sleep(100)
+
+kept = []
+client.run_in_place(train)
+"""
+
+
+@pytest.mark.parametrize(
+    "how, said",
+    [
+        ("handles", "the script handles signal 59 since its life began, so that Regroup cannot be raised in it"),
+        ("starts", "each life leaves processes that the script has started: 3 run on (the newest: sleep, pid "),
+        ("keeps", ""),
+    ],
+)
+def test_a_script_is_told_what_does_not_go_with_another_life(
+    holdfast: Any, script: Any, tmp_path: Any, how: str, said: str
+) -> None:
+    options = ("--nproc-per-node", 2, "--max-restarts", 3, "--regroup-timeout", 1)
+    ran = holdfast("run", *options, script(ERRS), tmp_path / "reached", how, timeout=60)
+    assert ran.returncode == 0, ran.output
+    assert said in ran.output and (said or "each life leaves" not in ran.output), ran.output
+
+
 def test_one_that_does_not_come_out_is_killed_at_the_limit_and_started_anew(holdfast: Any, script: Any, tmp_path: Any) -> None:
     folder = tmp_path / "seen"
     folder.mkdir()

@@ -19,7 +19,7 @@ from _warnings import warn
 from contextlib import suppress
 from importlib import import_module
 
-from holdfast.client.in_place import groups
+from holdfast.client.in_place import groups, mistakes
 from holdfast.client.in_place.device import Device
 from holdfast.client.worker import this_worker
 from holdfast.core.job.lost_peers import follows
@@ -74,6 +74,7 @@ class Channel:
         self.tries = threading.Lock()  # Over what the thread does to torch's groups.
         self.is_told = threading.Event()  # The agent has said something since the main thread last looked.
         self.is_awaited = False  # The agent has said what the next life is, and waits for the script's code to be called.
+        self.children = mistakes.Children()
         self.has_grad = True  # Torch was to record what gradients need, as the life began.
 
     def watch(self, state: State) -> None:
@@ -125,6 +126,7 @@ class Channel:
         answered = page[layout.LIFE_ASKED]
         this_worker.tell_life(layout.LET_GO)
         gc.collect()  # of what the round has left: nobody waits for that now
+        self.children.look()
         groups.end_life()
         while True:
             self.is_told.wait()
@@ -157,7 +159,7 @@ class Channel:
             self._check_device(wait=False)
             self.raised += 1
             if self.raised == TOO_OFTEN and frame is not None:
-                _tell_who_goes_on(frame, self.raised - 1)
+                mistakes.caught(frame, self.raised - 1)
             raise self.exception()
 
     def _check_device(self, *, wait: bool) -> None:
@@ -191,6 +193,8 @@ class Channel:
         if self.state is not None:
             self.state.settle()
         self.raised = 0
+        if signal.getsignal(SIGNAL) != self.interrupted:
+            mistakes.handled(SIGNAL)
         for self.sent in itertools.count():
             with self.tries, suppress(Exception):  # no descriptor is left, or torch is another one: the signal may do alone
                 is_time = self.sent & self.sent - 1 == 0 or self.sent > OFTEN  # torch tries again after pauses that grow
@@ -238,14 +242,6 @@ def begin(bootstrap: ModuleType, given: dict[str, object]) -> None:
     stash = sys.modules.get("holdfast.client.stash")
     if stash is not None:
         stash.begin_life()
-
-
-def _tell_who_goes_on(frame: FrameType, times: int) -> None:
-    """Where does a script run that catches `Regroup` and goes on?"""
-    where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-    said = f"Regroup was raised {times} times, and the script runs on ({where}): one of its functions catches everything"
-    with suppress(OSError):  # the script may be in a write of its own to `sys.stderr`, which takes no second at the same time
-        os.write(2, f"holdfast: {said}; let BaseException through, or this rank is ended at --regroup-timeout\n".encode())
 
 
 def _end_frames(error: BaseException | None) -> None:
