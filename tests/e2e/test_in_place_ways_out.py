@@ -169,6 +169,33 @@ def test_a_script_is_told_what_does_not_go_with_another_life(
     assert said in ran.output and (said or "each life leaves" not in ran.output), ran.output
 
 
+WAITS = """
+import os, sys, time
+from holdfast import client
+
+def train(life):
+    rank, number = os.environ["RANK"], os.environ["HOLDFAST_ROUND"]
+    open(f"{sys.argv[1]}/{number}.{rank}.{os.getpid()}.0", "w").close()
+    if number == "1":
+        time.sleep(100)
+
+client.run_in_place(train)
+"""
+
+
+def test_a_restart_that_an_operator_asks_for_is_one_with_new_processes(
+    holdfast: Any, script: Any, tmp_path: Any, wait_until: Any
+) -> None:
+    """Who has changed the script, or mistrusts what it has in memory, asks for that."""
+    folder = tmp_path / "seen"
+    folder.mkdir()
+    job = holdfast.start("run", "--rdzv-id", "real", "--nproc-per-node", 2, "--max-restarts", 1, script(WAITS), folder)
+    wait_until(lambda: len(pids_of(folder, 1)) == 2)
+    wait_until(lambda: holdfast.run("restart", "real").returncode == 0)
+    assert job.wait().returncode == 0
+    assert not {*pids_of(folder, 1).values()} & {*pids_of(folder, 2).values()}
+
+
 def test_one_that_does_not_come_out_is_killed_at_the_limit_and_started_anew(holdfast: Any, script: Any, tmp_path: Any) -> None:
     folder = tmp_path / "seen"
     folder.mkdir()

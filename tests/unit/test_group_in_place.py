@@ -95,6 +95,25 @@ def test_who_has_not_failed_is_asked_and_goes_on_in_the_next_round(stage: Stage)
     assert stage.group.workers[1].in_place and stage.group.workers.kept == ()
 
 
+def test_a_restart_that_was_asked_for_is_one_with_new_processes(stage: Stage) -> None:
+    stage.told(Stop(round=1, reason="an operator asked for a restart", rejoin=True, anew=True))
+    assert stage.only(SignalWorkers).local_ranks == (0, 1) and not stage.does(RegroupWorkers)
+    for i in range(2):
+        stage.end(i, -signal.SIGTERM)
+    stage.told(assigned(2))
+    assert stage.only(StartWorkers).kept == ()
+    for i in range(2):  # and what fails after that is another matter
+        stage.see(Started(local_rank=i, pid=200 + i, argv=("x",), log_dir=None))
+        lives(stage, i)
+    lose_the_first(stage)
+
+
+def test_who_was_asked_to_go_on_in_place_ends_where_new_processes_were_asked_for(stage: Stage) -> None:
+    lose_the_first(stage)
+    stage.told(Stop(round=1, reason="an operator asked for a restart", rejoin=True, anew=True))
+    assert stage.only(SignalWorkers).local_ranks == (1,)
+
+
 def test_nobody_is_of_the_new_round_before_it_has_let_go_of_the_old_one(stage: Stage) -> None:
     lose_the_first(stage)
     restart(stage)

@@ -14,7 +14,7 @@ from holdfast.core.wire.messages import Assigned, Waiting
 def begin(state: State, now: float) -> Step:
     """Ask for a round: the first, or another."""
     rank = state.assigned.group_rank if state.assigned else None
-    state = replace(state, phase=Phase.JOINING, joined_at=now, rejoin=None, waits_for="")
+    state = replace(state, phase=Phase.JOINING, joined_at=now, rejoin=None, anew=False, waits_for="")
     state = joined_with(state, round=state.round, group_rank=rank)
     asked = JoinRequested(round=state.round + 1, backend=state.backend, endpoint=state.endpoint)
     actions: list[Action] = [Send(message=state.join)]

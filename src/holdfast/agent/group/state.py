@@ -294,6 +294,7 @@ class State(Value):
     rejoin: bool | None = None  # Whether another round follows. None: the coordinator has not said yet.
     regrouped: bool = False  # The last stop was for a node that has come: nothing has failed.
     on_request: bool = False  # The last stop ends the job because somebody asked for it: nothing has failed.
+    anew: bool = False  # The last stop wants new processes: none goes on in place.
     leaving: Leaving | None = None
     in_a_hurry: bool = False  # It was told to go twice, or once after the job's end.
 

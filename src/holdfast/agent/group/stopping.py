@@ -29,7 +29,7 @@ end by themselves, with a traceback or a code that says more, and SIGTERM would 
 
 def told_to_stop(state: State, word: Stop, now: float) -> Step:
     """The coordinator ends the round, or the job."""
-    state = replace(state, rejoin=word.rejoin, regrouped=word.regrouped, on_request=word.on_request)
+    state = replace(state, rejoin=word.rejoin, regrouped=word.regrouped, on_request=word.on_request, anew=word.anew)
     # The last word is the report's, which says the same.
     said: list[Action] = [Say(text=word.reason, level="warning")] if word.rejoin else []
     struck, more = list[Action](), list[Action]()
@@ -40,7 +40,7 @@ def told_to_stop(state: State, word: Stop, now: float) -> Step:
         case Phase.RUNNING:  # signals wait for no terminal
             state, stopped = stop_once_seen(state, word.reason, now)
             return state, struck + stopped + said
-        case Phase.STOPPING if state.stopping is not None and not word.rejoin:
+        case Phase.STOPPING if state.stopping is not None and not _goes_on(state):
             state, more = no_regroup(state, state.stopping, state.stopping.regrouping, word.reason)
         case Phase.SUCCEEDED:
             state, more = all_gone(state, now)
@@ -85,7 +85,7 @@ def stop(state: State, signum: int, reason: str, now: float) -> Step:
 
 def _goes_on(state: State) -> bool:
     """Whether another round may follow, so that a worker that can is to wait for it."""
-    return state.regroup_s > 0 and state.leaving is None and state.rejoin is not False
+    return state.regroup_s > 0 and state.leaving is None and state.rejoin is not False and not state.anew
 
 
 def _regroup(state: State, local_ranks: tuple[int, ...], reason: str) -> list[Action]:

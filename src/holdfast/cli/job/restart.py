@@ -1,4 +1,8 @@
-"""`holdfast restart JOB`: start all ranks of a job anew, on the nodes that it has. Its own coordinator does it."""
+"""`holdfast restart JOB`: start all ranks of a job anew, on the nodes that it has. Its own coordinator does it.
+
+All of them are new processes, also where a script can begin again in place: who asks may have changed the script, or mistrust
+what is in memory.
+"""
 
 from __future__ import annotations
 

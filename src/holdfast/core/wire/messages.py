@@ -397,6 +397,7 @@ class Stop(Message):
     """Local rank, on that node, of a worker that hangs, though its own limit has not told so. None: none does."""
     regrouped: bool = False  # Nothing has failed: all ranks ran, and run again with a node more.
     on_request: bool = False  # Nothing has failed: an operator, or a node's agent that was told to go, ends the job.
+    anew: bool = False  # The restart was asked for: no process goes on in place, with what its script has in memory.
 
 
 class LookAround(Message):

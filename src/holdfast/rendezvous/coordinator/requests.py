@@ -60,7 +60,7 @@ def _restart(job: Job, request: Request, now: float) -> list[Action]:
     what = f"{_who(job, request)} asked for a restart: {request.reason}"
     uptime_s = now - job.formed_at if request.ask is None else NEVER  # else a person's patience: no crash at once
     decision = job.policy.consider_request(what, uptime_s=uptime_s, now=now)
-    return [*carry_out(job, decision, now), *reply_to(request, text=decision.reason)]
+    return [*carry_out(job, decision, now, anew=True), *reply_to(request, text=decision.reason)]
 
 
 def _exclude_for_rank(job: Job, request: Request, now: float) -> list[Action]:

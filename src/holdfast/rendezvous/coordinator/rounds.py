@@ -23,8 +23,8 @@ Hung = tuple[str, int]
 """(node, local rank) of one that is to blame for a hang, though its limit has not told."""
 
 
-def carry_out(job: Job, decision: Decision, now: float, *, hung: Hung | None = None) -> list[Action]:
-    """Do what was decided about the running round."""
+def carry_out(job: Job, decision: Decision, now: float, *, hung: Hung | None = None, anew: bool = False) -> list[Action]:
+    """Do what was decided about the running round. `anew`: no process of it goes on in place."""
     why = decision.reason
     match decision.then:
         case Verdict.CARRY_ON:
@@ -42,7 +42,7 @@ def carry_out(job: Job, decision: Decision, now: float, *, hung: Hung | None = N
         case _:
             return end(job, Outcome.FAILED, why, now, hung=hung, exit_code=decision.exit_code)
     job.regroup(why, now)
-    return [job.record(decided), *_stop_all(job, why, rejoin=True, hung=hung)]
+    return [job.record(decided), *_stop_all(job, why, rejoin=True, hung=hung, anew=anew)]
 
 
 def end(job: Job, outcome: Outcome, why: str, now: float, *, hung: Hung | None = None, exit_code: int = 1) -> list[Action]:
@@ -55,10 +55,10 @@ def end(job: Job, outcome: Outcome, why: str, now: float, *, hung: Hung | None =
     return [job.record(decided), *_stop_all(job, why, rejoin=False, hung=hung)]
 
 
-def _stop_all(job: Job, why: str, *, rejoin: bool, hung: Hung | None) -> list[Action]:
+def _stop_all(job: Job, why: str, *, rejoin: bool, hung: Hung | None, anew: bool = False) -> list[Action]:
     all_ran = job.seats.tally.of(SeatState.RUNNING) == job.seats.size
     is_growth, is_asked = rejoin and all_ran and not job.is_restart, not rejoin and job.outcome is Outcome.STOPPED
-    stop = Stop(round=job.round, reason=why, rejoin=rejoin, regrouped=is_growth, on_request=is_asked)
+    stop = Stop(round=job.round, reason=why, rejoin=rejoin, regrouped=is_growth, on_request=is_asked, anew=anew)
     actions: list[Action] = []
     for node, seat in job.seats.items():
         if _must_hear(seat, job.outcome):
