@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -33,7 +34,7 @@ class Nodes:
         self.handlers: list[Any] = []
 
     def node(self, low: int, high: int, **conf: Any) -> Any:
-        settings = {"node_name": f"n{len(self.handlers)}", "last_call_timeout": 0.2, "run_id": "job", "lease": 1} | conf
+        settings = {"node_name": f"n{len(self.handlers)}", "last_call_timeout": 0.2, "run_id": "job"} | conf
         parameters = RendezvousParameters("holdfast", f"127.0.0.1:{self.port}", settings.pop("run_id"), low, high, **settings)
         handler = get_rendezvous_handler(parameters)
         self.handlers.append(handler)
@@ -59,7 +60,9 @@ class Nodes:
 
 
 @pytest.fixture
-def nodes(free_port: int) -> Iterator[Nodes]:
+def nodes(free_port: int, request: pytest.FixtureRequest) -> Iterator[Nodes]:
+    if request.node.get_closest_marker("torch"):
+        import_module("torch")  # in one of their threads it would keep the others from renewing their leases
     with ThreadPoolExecutor(8) as pool:
         nodes = Nodes(free_port, pool)
         yield nodes
@@ -123,7 +126,7 @@ def test_each_round_has_a_fresh_store_and_workers_may_use_it(nodes):
 
 @torch_needed
 def test_a_lost_node_and_a_newcomer_both_call_the_others(nodes, wait_until):
-    host, other = nodes.node(1, 2), nodes.node(1, 2)
+    host, other = nodes.node(1, 2, lease=1), nodes.node(1, 2, lease=1)
     nodes.enter(host, other)
     nodes.power_off(other)
     wait_until(lambda: host.num_nodes_waiting() == 1)
@@ -215,15 +218,16 @@ def test_a_wrong_token_and_a_wrong_job_are_turned_away_and_cost_the_job_nothing(
     for path in tokens:
         path.write_text(path.name * 8)
     host, other = (nodes.node(2, 2, token_file=str(tokens[0])) for _ in range(2))
-    for conf in ({"token_file": str(tokens[1])}, {"token_file": str(tokens[0]), "run_id": "another"}):
+    wrong = {"token_file": str(tokens[1])}, {"token_file": str(tokens[0]), "run_id": "another"}
+    for refused in nodes.entering(*(nodes.node(2, 2, is_host="no", **conf) for conf in wrong)):
         with pytest.raises(RendezvousConnectionError, match=r"wrong job token .*, or another job"):
-            nodes.enter(nodes.node(2, 2, is_host="no", **conf))
+            refused.result(30)
     assert [info.world_size for info in nodes.enter(host, other)] == [2, 2]
 
 
 @torch_needed
 def test_without_its_coordinator_a_node_is_called_at_the_end_of_its_lease_and_finds_another(nodes, wait_until):
-    host, other = nodes.node(1, 2), nodes.node(1, 2)
+    host, other = nodes.node(1, 2, lease=1), nodes.node(1, 2, lease=1)
     nodes.enter(host, other)
     nodes.power_off(host)
     wait_until(lambda: other.num_nodes_waiting() == 1)
