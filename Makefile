@@ -23,6 +23,7 @@
 #   make example-etcd   two agents and a real etcd, as in examples/multi_container
 #   make nvrx           NVRx beside us, for the tests and benchmarks that compare with it
 #   make google         Google's resiliency supervisor in an environment of its own, for the same
+#   make image          Debian's Python as the base of an image, for the test that builds deploy/Dockerfile
 #   make clean          remove what these made
 #
 # ARGS goes to pytest, to the demo or to the benchmarks: make test ARGS="-k restart -x".
@@ -55,7 +56,7 @@ PARALLEL = -n $(AT_ONCE) --dist loadgroup --no-loadscope-reorder
 PYTEST   = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest $(PARALLEL) --durations 10
 
 .NOTPARALLEL:
-.PHONY: wheels release test test-all test-changed lint ready coverage flaky mutations house diagnosis reference chaos in-place sim docs demo recording example-etcd bench fuzz clean torch nvrx google frameworks mkdocs
+.PHONY: wheels release test test-all test-changed lint ready coverage flaky mutations house diagnosis reference chaos in-place sim docs demo recording example-etcd bench fuzz clean torch nvrx google frameworks mkdocs image
 .PHONY: promtool system compiled
 .DEFAULT_GOAL = test
 
@@ -63,7 +64,7 @@ test: $(VENV)/.dev torch promtool system compiled ready
 	@echo "testing, $(AT_ONCE) at a time: what proves every promise (make test-all: everything)"
 	@$(PYTEST) --everyday $(ARGS)
 
-test-all: $(VENV)/.dev torch nvrx google frameworks mkdocs promtool system compiled ready
+test-all: $(VENV)/.dev torch nvrx google frameworks mkdocs image promtool system compiled ready
 	@echo "testing, $(AT_ONCE) at a time: everything"
 	@$(PYTEST) $(ARGS)
 
@@ -186,6 +187,23 @@ google: $(VENV)/.dev
 	    2>/dev/null || { rm -rf $(VENV)/google; echo "Google's supervisor is not in reach: its side is skipped"; }
 	@test -e $(VENV)/goodput/.done || { $(PIP) install --no-deps --target $(VENV)/goodput $(GOODPUT) 2>/dev/null \
 	    && touch $(VENV)/goodput/.done; } || { rm -rf $(VENV)/goodput; echo "Google's goodput library is not in reach"; }
+
+# Over what deploy/Dockerfile is built in a test: Debian's Python as an image, and the wheels that the build needs.
+IMAGE   = $(VENV)/image
+BUILDAH = buildah --root $(abspath $(IMAGE))/store --runroot $(abspath $(IMAGE))/run --storage-driver vfs
+image: $(VENV)/.dev
+	@test -e $(IMAGE)/.done || test "$$(id -u)" != 0 || { echo "making the base of an image"; rm -rf $(IMAGE); mkdir $(IMAGE); { \
+	    { command -v buildah && command -v mmdebstrap || { apt-get -qq update && DEBIAN_FRONTEND=noninteractive \
+	        apt-get -qq install --no-install-recommends buildah mmdebstrap; }; } \
+	    && mmdebstrap --quiet --variant=minbase --include=python3,python3-pip,ca-certificates \
+	        --customize-hook='rm "$$1"/usr/lib/python3*/EXTERNALLY-MANAGED && ln -s python3 "$$1"/usr/bin/python' \
+	        "$$(. /etc/os-release && echo $$VERSION_CODENAME)" $(IMAGE)/base.tar \
+	    && $(PIP) download --dest $(IMAGE)/wheels ".[kubernetes,grpc,supervisor]" hatchling \
+	    && $(BUILDAH) from --name base scratch && $(BUILDAH) add base $(IMAGE)/base.tar / \
+	    && $(BUILDAH) commit base localhost/python:debian && rm $(IMAGE)/base.tar \
+	    && $(BUILDAH) run --isolation chroot base -- python -c "import sys; print('%d.%d' % sys.version_info[:2])" > $(IMAGE)/version \
+	    && $(BUILDAH) rm base && mv $(IMAGE)/version $(IMAGE)/.done; } >/dev/null 2>&1 \
+	    || echo "it cannot be made here: no image is built"; }
 
 # What builds the site of the documentation, in an environment of its own.
 mkdocs: $(VENV)/.core

@@ -102,12 +102,15 @@ class Holdfast:
         HERE.add(self)
         self._numbers = itertools.count()  # a stand-in for a cluster starts pods from threads of its own
 
+    def program(self, own: dict[str, str]) -> tuple[str, ...]:
+        """What stands before its arguments. `own`: variables that it is to have."""
+        return (*self.through, sys.executable, "-m", "holdfast")
+
     def start(self, *args: object, env: dict[str, str] | None = None, cwd: Path | None = None) -> Running:
         """Start it; what is in `env` is added to this process's environment."""
-        full = os.environ | {"HOLDFAST_STATE_DIR": str(self.state_dir)} | (env or {})
+        own = {"HOLDFAST_STATE_DIR": str(self.state_dir)} | (env or {})
         where = self.folder / f"command-{next(self._numbers)}"
-        command = (*self.through, sys.executable, "-m", "holdfast", *map(str, args))
-        running = Running(command, full, where, cwd or self.folder)
+        running = Running((*self.program(own), *map(str, args)), os.environ | own, where, cwd or self.folder)
         self._started.append(running)
         return running
 

@@ -188,6 +188,9 @@ THOROUGH = {
         e2e/test_daemon_to_supervisor.py::test_google_s_own_client_is_seen_and_acted_on
         e2e/test_daemon_to_supervisor.py::test_stock_torchrun_is_seen_with_its_restart
         """,
+    "the image of supervisor and daemon, which is made from the checkout: some twenty seconds": """
+        e2e/test_image.py
+        """,
     "stock torchrun around our parts: each starts several of its agents, with torch in all of them": """
         e2e/test_torchrun_plugin.py
         e2e/test_torchrun_reports.py
