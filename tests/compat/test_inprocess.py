@@ -15,7 +15,7 @@ import threading
 import time
 import warnings
 from datetime import timedelta
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import pytest
@@ -321,6 +321,33 @@ def test_one_that_a_finaliser_drops_is_raised_again(names: ModuleType) -> None:
         while True:
             time.sleep(0.001)
     assert sys.unraisablehook is before
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_what_is_raised_again_comes_once_the_hook_is_over_however_long_that_takes() -> None:
+    """Within it Python would drop it again, and tell nobody: on a busy machine the thread that raises it may run at once."""
+    from holdfast.inprocess import monitor_thread
+
+    class Dropped(Exception):
+        pass
+
+    class Drops:
+        def __del__(self) -> None:
+            raise Dropped
+
+    def is_slow_to_return(frame: FrameType, event: str, _: object) -> Any:
+        if event == "return" and frame.f_code.co_name == "hook":
+            time.sleep(0.05)
+        return is_slow_to_return
+
+    before = sys.gettrace()
+    with monitor_thread.reraise_if_unraisable(Dropped), pytest.raises(Dropped):
+        sys.settrace(is_slow_to_return)
+        one = Drops()
+        del one
+        sys.settrace(before)
+        for _ in range(1000):
+            time.sleep(0.001)
 
 
 class Collect:

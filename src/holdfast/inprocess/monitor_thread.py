@@ -16,6 +16,7 @@ import threading
 from _thread import start_new_thread
 from collections.abc import Iterator
 from datetime import timedelta
+from types import CodeType, FrameType
 from typing import Any
 
 from holdfast.client.in_place.channel import SIGNAL
@@ -26,6 +27,9 @@ log = logging.getLogger(__name__)
 
 AGAIN_S = 0.5
 """After so long a main thread that is not out is told again: code that catches everything may have swallowed it."""
+
+OUT_S = 0.001
+"""Between two looks whether a thread is out of a function."""
 
 LOOK_S, MANY = 0.02, 200
 """Seconds between two looks whether the life is cut short. Of more ranks each looks less often: the store serves them all."""
@@ -54,7 +58,7 @@ def reraise_if_unraisable(exc_type: type[BaseException]) -> Iterator[None]:
 
     def hook(dropped: Any) -> None:
         if isinstance(dropped.exc_value, exc_type) or (dropped.exc_type and issubclass(dropped.exc_type, exc_type)):
-            start_new_thread(async_raise, (threading.get_ident(), exc_type))  # not within this hook
+            start_new_thread(_raise_outside, (hook.__code__, threading.get_ident(), exc_type))
         else:
             before(dropped)
 
@@ -63,6 +67,20 @@ def reraise_if_unraisable(exc_type: type[BaseException]) -> Iterator[None]:
         yield
     finally:
         vars(sys).update(unraisablehook=before)
+
+
+def _raise_outside(code: CodeType, tid: int, exc_type: type[BaseException]) -> None:
+    """Once that thread is out of this function: what is raised in a hook, Python drops without a word to any hook."""
+    out = threading.Event()
+    while _is_in(code, sys._current_frames().get(tid)):
+        out.wait(OUT_S)
+    async_raise(tid, exc_type)
+
+
+def _is_in(code: CodeType, frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
 
 
 class MonitorThread:
