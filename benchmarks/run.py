@@ -16,7 +16,7 @@ from table import as_json, machine, page, say, table
 
 LAUNCHER = "start whole_run restart warm soak fat_worker hang stop footprint"
 IN_A_RANK = "monitor in_rank training stash nvrx in_place"
-NODES = "host_reports diagnosis join thousands hostile lost_node supervisor"
+NODES = "host_reports diagnosis join thousands hostile lost_node supervisor dashboard"
 ROOT = Path(__file__).parents[1]
 ALL = {name: import_module(name) for name in f"{LAUNCHER} {IN_A_RANK} {NODES}".split()}
 
