@@ -81,14 +81,16 @@ def test_an_agent_with_its_token_speaks_for_no_job_whose_secret_it_has_not(fleet
     secret = tmp_path / "secret"
     secret.touch(0o600)
     secret.write_text("a secret of enough characters")
-    fails = script("import time\ntime.sleep(1)\nraise SystemExit(3)", "fails.py")
+    waits = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]):\n    time.sleep(0.01)\n"
+    fails = script(f"{waits}raise SystemExit(3)", "fails.py")
     fleet.start()
     agents = fleet.agents("a", "b", flags=("--token-file", secret))
     fleet.wait_until(lambda: fleet.states() == {"a": "fit", "b": "fit"})
     for life in range(2):
         named = ("--node-name", f"thief{life}", "--rdzv-id", "several", "--supervisor", fleet.where)
-        thief = fleet.holdfast.start("run", *named, fails)
+        thief = fleet.holdfast.start("run", *named, fails, tmp_path / f"refused{life}")
         thief.wait_for_output("refuses this node")
+        (tmp_path / f"refused{life}").touch()
         assert thief.wait().returncode == 1 and "has no secret" in fleet.running.stderr
         assert set(fleet.states()) == {"a", "b"} and not fleet.why("a")
         fleet.kill()
