@@ -39,6 +39,19 @@ def test_what_a_loader_raises_again_is_said_by_its_worker():
     assert found(text + "IndexError: sample index 5205 is not present in the shard.01000.mds file.").kind == Class.DATA
 
 
+def test_so_is_one_whose_class_is_named_with_its_module():
+    text = TRACEBACK + LIBRARY.format("torch/_utils.py", "reraise", "raise self.exc_type(msg)")
+    text += "decord._ffi.base.DECORDError: Caught DECORDError in DataLoader worker process 1.\nOriginal " + TRACEBACK
+    text += '  File "/srv/job/dataset.py", line 166, in __getitem__\n    frames = decord.VideoReader(path)\n'
+    told = found(text + "decord._ffi.base.DECORDError: video_reader.cc:151: ERROR cannot find video stream with wanted index: -1")
+    assert "Caught" not in told.evidence[0].text and told.kind == Class.DATA
+
+
+def test_that_another_rank_has_ended_horovod_is_no_cause():
+    shut = "Horovod has been shut down. This was caused by an exception on one of the ranks or an attempt to allreduce a tensor"
+    assert found(f"tensorflow.python.framework.errors_impl.UnknownError: {shut}\n").kind == Class.UNKNOWN
+
+
 def test_a_traceback_in_a_box_is_one():
     text = "╭──── Traceback (most recent call last) ────╮\n│ /opt/lib/python3.10/multiprocess/pool.py:774 in get │\n│ 774 raise self._value │\n"
     said = found(text + "╰────────╯\nKeyError: 'conversations'")

@@ -57,7 +57,7 @@ _WARNING = re.compile(r"\bW\d{4} \d\d:\d\d")
 _INFORMS = re.compile(r"(?:^|[\[( ])I\d{3,4} \d\d:\d\d:|(?:^|[\[ ])I \S+\.(?:cc|cpp|cu|h|py):\d+\]|\b(?:INFO|DEBUG)\b")
 """Before a line that tells of no failure, as its program says itself: glog's, TensorFlow's and Python's levels."""
 
-_HANDED_ON = re.compile(r"\w+: Caught \w+ in (?:DataLoader worker process|replica|pin memory thread)\b")
+_HANDED_ON = re.compile(r"[\w.]+: Caught [\w.]+ in (?:DataLoader worker process|replica|pin memory thread)\b")
 """The error of a worker that torch raises again: the worker's own traceback follows, and says it better."""
 
 _BOX = re.compile(r"[│╭┃┏|] *(?P<path>[^ │┃]*):\d+ in (?P<function>\S+)")
