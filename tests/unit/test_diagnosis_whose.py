@@ -165,3 +165,15 @@ def test_a_term_that_tells_the_cause_counts_before_a_rule_that_tells_its_library
     last = "torch._inductor.exc.InductorError: InvalidCxxCompiler: No working C++ compiler found in (None, '/opt/g++')"
     assert judged(*RAISED[:2], last).kind == "environment"
     assert judged(*RAISED[:2], "torch._inductor.exc.InductorError: LoweringException: x").kind == "framework"
+
+
+def test_who_cannot_reach_another_one_is_not_to_blame_for_it() -> None:
+    refused = "ipv4:10.186.213.145:13305: Failed to connect to remote host: Connection refused"
+    found = judged(f"[rank3] UNAVAILABLE: failed to connect to all addresses; last error: UNKNOWN: {refused}")
+    assert (found.kind, found.rank) == ("fabric", None)
+
+
+def test_a_rank_that_is_not_heard_of_is_waited_for_only_where_enough_are_heard() -> None:
+    late = "[rank{0}]:[E ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation timeout: " + WORK
+    assert judged(*(late.format(rank) for rank in (4, 6))).rank is None
+    assert judged(*(late.format(rank) for rank in (4, 6, 7))).rank == 5

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.core.job.finding import Class, Finding
 from holdfast.diagnosis.evidence import Evidence, Sighting, quote
-from holdfast.diagnosis.hangs.suspects import BRANCH, KEPT, NETWORK, are_few, blame
+from holdfast.diagnosis.hangs.suspects import BRANCH, FEW, KEPT, NETWORK, are_few, blame
 from holdfast.diagnosis.tables import EFFECT
 
 OF_ONE_SIZE = frozenset({"ALLREDUCE", "BROADCAST", "REDUCE", "ALLGATHER", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"})
@@ -40,7 +40,8 @@ def _are_apart(stuck: dict[int, Sighting]) -> bool:
 
 def _by_number(stuck: dict[int, Sighting], evidence: Evidence) -> Finding | None:
     those = list(stuck.values())
-    everybody = _with_gaps(_everybody(evidence))
+    known = _everybody(evidence)
+    everybody = _with_gaps(known)
     places = Counter((one.seq or 0, one.op) for one in those)
     (seq, op), _ = places.most_common(1)[0]
     silent = sorted(everybody - stuck.keys())
@@ -49,7 +50,8 @@ def _by_number(stuck: dict[int, Sighting], evidence: Evidence) -> Finding | None
         if are_few(ranks, len(everybody)):
             one = stuck[ranks[0]]
             return _found(kind, sure, ranks, _with_first(one, those), says.format(one=one), advice, node=one.node)
-    if are_few(silent, len(everybody)) and len(everybody) > 2:
+    told = known.issuperset(silent) or len(silent) <= FEW * len(everybody)  # else too few are heard
+    if told and are_few(silent, len(everybody)) and len(everybody) > 2:
         return _found(Class.UNKNOWN, 0.65, silent, those, f"never reached {which}, where all others waited", KEPT)
     if len(places) == 1 and not silent:
         says = f"all ranks reached {which}, and it never completed: the network between them, or NCCL itself"
