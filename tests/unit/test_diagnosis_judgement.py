@@ -110,6 +110,23 @@ def test_credentials_that_are_no_longer_good_are_the_environment_s(last: str) ->
     assert (found.kind, found.action) == ("environment", "ask")
 
 
+def test_an_assertion_of_torch_without_words_tells_less_of_the_script_than_its_own() -> None:
+    files = f"{LIBRARY}/torch/distributed/checkpoint/utils.py", "/srv/job/train.py"
+    of_torch, of_script = (judged(*raised(file, "AssertionError", "assert a is not None")) for file in files)
+    assert of_torch.likely[0][1] < 0.8 < of_script.likely[0][1]
+
+
+def test_a_store_that_cannot_be_reached_is_the_network_and_one_that_went_away_a_node() -> None:
+    reached = "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed."
+    assert judged(reached).kind == "fabric"
+    beat = "The node 'n2_3427_0' has failed to send a keep-alive heartbeat to the rendezvous 'job' due to an error"
+    assert judged(f"{beat} of type RendezvousConnectionError.", reached).kind == "node-lost"
+
+
+def test_a_container_that_ends_again_and_again_says_nothing_of_why() -> None:
+    assert judged("    State:          Waiting", "      Reason:       CrashLoopBackOff").kind == "unknown"
+
+
 def test_an_exception_whose_name_says_nothing_is_never_sure_by_words_alone() -> None:
     last = "FrobError: expected shape (3, 4) but got (4, 3): the argument must be an option of the config"
     found = judged(*raised("/srv/job/train.py", last))

@@ -207,7 +207,7 @@ def _weighed(
     weights: dict[Class, float] = {}
     signs_of = [(term.kind, OF_TERM * _logit(term.sure)) for term in causes]
     if known is not None and known.depth > EFFECT:
-        of_library = known.kind == Class.USER_CODE and known.name != "python-config" and _is_of_library(frames)
+        of_library = known.kind == Class.USER_CODE and known.name != "python-config" and _is_of_library(frames, words)
         signs_of.append((known.kind, _logit(known.sure) * (IN_LIBRARY if of_library else 1.0)))
     share = OF_WORDS if causes else 1.0
     signs_of += [(kind, weight * share) for kind, weight in (*_of_words(words), *_of_frames(frames, words, name, known))]
@@ -216,10 +216,10 @@ def _weighed(
     return weights
 
 
-def _is_of_library(frames: Sequence[Frame]) -> bool:
+def _is_of_library(frames: Sequence[Frame], words: str) -> bool:
     """Whether a library ran into it, and did not refuse what it was given: that it raises itself, and is the script's doing."""
     outside = [frame for frame in frames[-NEAR:] if frame.library != "-"]
-    if not outside or outside[-1].library in ("", "torch"):
+    if not outside or not outside[-1].library or (outside[-1].library == "torch" and words):
         return False
     last = f"{outside[-1].path} {outside[-1].function}"
     reads = any(sign.kind in (Class.DATA, Class.STORAGE) and sign.pattern.search(last) for sign in signs("callers"))
