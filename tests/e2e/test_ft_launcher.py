@@ -183,7 +183,8 @@ def test_a_signal_that_every_worker_obeys_with_0_is_a_success_of_ft_launcher(hol
     running = holdfast.start(command, script(OBEYS))
     running.wait_for_output("ready")
     running.kill(signal.SIGTERM)
-    assert running.wait().returncode == code
+    done = running.wait()
+    assert done.returncode == code and f"exit code {code}" in done.stderr
 
 
 def test_a_signal_to_the_agent_has_a_grace_period_of_its_own(holdfast, script):

@@ -13,6 +13,7 @@ from holdfast.agent.group.signal_forwarding import HELD_S
 from holdfast.agent.group.state import Phase
 from holdfast.core.job.events import GuardianLost, JobEnded, SignalReceived
 from holdfast.core.machine import NEVER, Say, Signalled, Tick
+from holdfast.core.value import replace
 from holdfast.core.wire.messages import Finish, Leave, Request, RequestKind, Stop, Stopped
 
 
@@ -63,6 +64,19 @@ def test_where_it_counts_as_success_a_stop_that_every_worker_obeyed_with_0_is_on
     for local_rank, exitcode in enumerate(exitcodes):
         stage.end(local_rank, exitcode)
     assert stage.only(Exit).code == code
+
+
+@pytest.mark.parametrize(("exitcodes", "code"), [((0, 0), 0), ((0, 3), 1)])
+def test_the_report_of_such_a_stop_shows_the_exit_code_that_the_agent_ends_with(exitcodes: tuple[int, int], code: int) -> None:
+    stage = Stage(hosting=True, clean_stop_is_success=True)
+    stage.run()
+    stage.see(Signalled(signum=signal.SIGTERM))
+    for local_rank, exitcode in enumerate(exitcodes):
+        stage.end(local_rank, exitcode)
+    stage.told(Finish(report=REPORT))
+    end = stage.only(Exit)
+    assert end.report is not None and (end.code, end.report.exit_code) == (code, code)
+    assert replace(end.report, exit_code=REPORT.exit_code) == REPORT
 
 
 def test_a_failure_that_no_signal_caused_is_none_however_its_workers_end() -> None:

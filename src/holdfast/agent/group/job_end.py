@@ -24,6 +24,8 @@ def exit(
     """End. `complaint`: what is wrong, for people."""
     if state.clean_stop_is_success and state.leaving and all(one.exitcode == 0 for one in state.workers.values()):
         code = 0
+    if report is not None:
+        report = replace(report, exit_code=code)  # what it shows is how this agent ends
     outcome = report.outcome if report else outcome
     reason = report.reason if report else complaint or reason
     state = replace(state, phase=Phase.ENDED, held=False, stopping=None, look=None, memory=state.memory.end())
