@@ -301,6 +301,15 @@ def test_logs_specs_of_an_installed_package(run, names):
     assert isinstance(config.logs_specs, names("multiprocessing").DefaultLogsSpecs)
 
 
+@pytest.mark.parametrize(("streams", "ranks"), [("0", set()), ("3", {0, 1}), ("0:1,1:2", {0})])
+def test_logs_specs_that_are_built_on_torch_s_know_the_streams(run, streams, ranks):
+    torchs = pytest.importorskip("torch.distributed.elastic.multiprocessing").DefaultLogsSpecs
+    config = run.config_from_args(run.parse_args(["--logs-specs=default", "--redirects=2", f"--tee={streams}", "s"]))[0]
+    assert type(config.logs_specs) is torchs  # torch offers it by that name, as other packages do theirs
+    destinations = config.logs_specs.reify({0: {}, 1: {}})
+    assert set(destinations.tee_stdouts) == ranks and all(destinations.stderrs.values())
+
+
 def test_threads_are_limited_for_several_workers(config_of, monkeypatch, caplog):
     monkeypatch.delenv("OMP_NUM_THREADS")
     config_of()

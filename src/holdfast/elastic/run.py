@@ -226,9 +226,23 @@ def _logs_specs(args: Namespace) -> LogsSpecs:
                 hint=f"{args.local_ranks_filter!r} is none",
             ) from error
     logs_specs_class = _get_logs_specs_class(args.logs_specs)
+    std = _std_of(logs_specs_class)
+
+    def streams(text: str) -> Any:
+        told = Std.from_str(text)
+        return {local_rank: std(value) for local_rank, value in told.items()} if isinstance(told, dict) else std(told)
+
     with _wrong_value():
-        redirects, tee = Std.from_str(args.redirects), Std.from_str(args.tee)
+        redirects, tee = streams(args.redirects), streams(args.tee)
     return logs_specs_class(log_dir=args.log_dir, redirects=redirects, tee=tee, local_ranks_filter=ranks)
+
+
+def _std_of(logs_specs_class: Any) -> Any:
+    """`Std` as these logs specs know it: torch's, unless they are built on ours."""
+    is_built_on_ours = isinstance(logs_specs_class, type) and issubclass(logs_specs_class, LogsSpecs)
+    if is_built_on_ours or not torch_is_there():
+        return Std
+    return import_module("torch.distributed.elastic.multiprocessing").Std
 
 
 def command_of(args: Any, python: str) -> tuple[Callable[..., Any] | str, list[str]]:
