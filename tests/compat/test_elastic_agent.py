@@ -272,6 +272,14 @@ def test_a_spare_node_ends_with_success(ours):
         assert agent.run().state.name == "SUCCEEDED"
 
 
+def test_so_it_does_under_a_handler_that_is_built_on_torch_s(ours):
+    torchs = pytest.importorskip("torch.distributed.elastic.rendezvous")
+    handler = rendezvous_of_one(ours)
+    handler.next_rendezvous = MagicMock(side_effect=torchs.RendezvousGracefulExitError("the job has ended"))
+    agent = make_agent(ours, rdzv_handler=handler)
+    assert agent.run().state.name == "SUCCEEDED" and not agent.started
+
+
 def test_hooks_may_take_less_than_ours(ours):
     agent = make_agent(ours, "SUCCEEDED")
     called = []

@@ -9,6 +9,7 @@ import inspect
 import json
 import signal
 import socket
+import sys
 import time
 import traceback
 from abc import abstractmethod
@@ -155,7 +156,7 @@ class SimpleElasticAgent(ElasticAgent):
             self._record_metrics(result)
             self._record_worker_events(result)
             return result
-        except RendezvousGracefulExitError as over:
+        except _graceful_exits() as over:
             logger.info("The job ended without a seat for this node: %s", over)
             return RunResult(WorkerState.SUCCEEDED)
         except SignalException as received:
@@ -382,6 +383,12 @@ class SimpleElasticAgent(ElasticAgent):
 def exit_barrier_seconds(told: float | None) -> float:
     """What was told, else what the environment says, else 300."""
     return float(environ.get(EXIT_BARRIER_ENV, EXIT_BARRIER_TIMEOUT_S) if told is None else told)
+
+
+def _graceful_exits() -> tuple[type[Exception], ...]:
+    """What a handler raises when the job ends without a seat for this node. Another package's may raise torch's."""
+    torchs = sys.modules.get("torch.distributed.elastic.rendezvous.api")
+    return RendezvousGracefulExitError, *([] if torchs is None else [torchs.RendezvousGracefulExitError])
 
 
 def _takes(hook: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
