@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
+import logging
 import pickle
 import signal
 from pathlib import Path
@@ -31,6 +34,30 @@ def recorded(path: Path, text="boom", at="1795209654"):
 
 def boom():
     raise RuntimeError("boom")
+
+
+def told(ours, monkeypatch, **hooks):
+    """A handler that keeps what it is told, and is the one in use."""
+    said = []
+
+    class Handler(ours("multiprocessing.errors").ErrorHandler):
+        def set_entrypoint_fn_name(self, fn_name):
+            said.append(("name", fn_name))
+
+        def initialize(self):
+            said.append(("initialize",))
+
+        def record_exception(self, e):
+            said.append(("exception", str(e)))
+
+        def record_success(self):
+            said.append(("success",))
+
+    for name, hook in hooks.items():
+        setattr(Handler, name, hook)
+    handler = Handler()
+    monkeypatch.setattr(ours("multiprocessing.errors"), "get_error_handler", lambda: handler)
+    return handler, said
 
 
 # Written.
@@ -89,6 +116,53 @@ def test_a_handler_of_ones_own_can_be_given(names):
     with pytest.raises(RuntimeError):
         names("multiprocessing.errors").record(boom, Mine())()
     assert seen == ["initialize", "boom"]
+
+
+def leave():
+    raise SystemExit(0)
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "end"),
+    [
+        (dict, "dict", ("success",)),
+        (leave, "leave", ("success",)),
+        (boom, "boom", ("exception", "boom")),
+        (functools.partial(dict), None, ("success",)),
+    ],
+)
+def test_a_handler_is_told_the_name_first_and_how_it_ended(ours, monkeypatch, function, name, end):
+    handler, said = told(ours, monkeypatch)
+    with contextlib.suppress(RuntimeError):
+        ours("multiprocessing.errors").record(function, handler)()
+    assert said == [("name", name), ("initialize",), end]
+
+
+def test_what_a_handler_raises_at_success_is_no_failure_of_the_function(ours, monkeypatch):
+    def fail(self):
+        raise OSError("no room")
+
+    handler, said = told(ours, monkeypatch, record_success=fail)
+    with pytest.raises(OSError, match="no room"):
+        ours("multiprocessing.errors").record(dict, handler)()
+    assert said == [("name", "dict"), ("initialize",)]
+
+
+def test_a_handler_may_be_built_on_an_older_one(ours):
+    class Older:
+        def initialize(self):
+            pass
+
+    assert ours("multiprocessing.errors").record(dict, Older())(a=1) == {"a": 1}
+
+
+def test_the_name_is_for_the_log_not_for_the_error_file(ours, error_file, caplog):
+    caplog.set_level(logging.DEBUG, logger=ours("multiprocessing.errors").ErrorHandler.__module__)
+    ours("multiprocessing.errors").record(dict)()
+    assert "dict" in caplog.text and not error_file.exists()
+    with pytest.raises(RuntimeError):
+        ours("multiprocessing.errors").record(boom)()
+    assert "boom" in caplog.text and list(json.loads(error_file.read_text())) == ["message"]
 
 
 def test_an_error_file_that_cannot_be_written_does_not_hide_the_exception(ours, monkeypatch, tmp_path):
@@ -207,6 +281,32 @@ def test_the_box_names_the_first_failure_last(names, tmp_path):
     assert lines[0] == "" and lines[1] == lines[-1] == "=" * 60 and lines[2] == "train.py FAILED"
     assert lines.index("[0]:") < lines.index("[2]:") < lines.index("Root Cause (first observed failure):") < lines.index("[1]:")
     assert "  exitcode  : -15 (pid: 4711)  (SIGTERM)" in lines and "  exitcode  : 2 (pid: 4711) " in lines
+
+
+def test_a_handler_may_say_more_of_the_signal_that_came_first(ours, monkeypatch, tmp_path):
+    asked = []
+
+    def say(self, message, error_file):
+        asked.append((message, error_file))
+        return f"{message}\nout of memory"
+
+    told(ours, monkeypatch, maybe_enrich_signal_failure_message=say)
+    killed, left = failure(ours, -9, tmp_path / "none.json"), failure(ours, 1)
+    killed.timestamp, left.timestamp = 10, 20
+    plain = killed.message
+    box = str(ours("multiprocessing.errors").ChildFailedError("train.py", {0: killed, 1: failure(ours, -15), 2: left}))
+    assert box.count("out of memory") == 1 and f"  traceback : {plain}\nout of memory\n" in box.split("Root Cause")[1]
+    assert asked == [(plain, killed.error_file)] and killed.message == plain
+    assert "out of memory" not in str(ours("multiprocessing.errors").ChildFailedError("train.py", {2: left}))
+
+
+def test_what_a_handler_raises_there_does_not_hide_the_failure(ours, monkeypatch):
+    def fail(self, message, error_file):
+        raise OSError("no room")
+
+    told(ours, monkeypatch, maybe_enrich_signal_failure_message=fail)
+    killed = failure(ours, -9)
+    assert f"  traceback : {killed.message}" in str(ours("multiprocessing.errors").ChildFailedError("train.py", {0: killed}))
 
 
 def test_a_worker_cannot_write_to_the_terminal_through_the_box(ours, tmp_path):

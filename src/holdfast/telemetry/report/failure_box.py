@@ -70,7 +70,7 @@ def entry(index: int, failure: Failure) -> str:
             f"  rank      : {failure.rank} (local_rank: {failure.local_rank})",
             f"  exitcode  : {exitcode} (pid: {failure.pid}) {'' if name in ('', NOT_GIVEN) else f' ({name})'}",
             f"  error_file: {plain(failure.error_file or NOT_GIVEN, keep='')}",
-            f"  traceback : {plain(_traceback(failure))}",
+            f"  traceback : {plain(traceback_of(failure))}",
         )
     )
 
@@ -81,7 +81,8 @@ def _signal(failure: Failure) -> str:
     return name if name.startswith("SIG") or not name else NOT_GIVEN
 
 
-def _traceback(failure: Failure) -> str:
+def traceback_of(failure: Failure) -> str:
+    """What the box says of how it came to fail, over several lines where there is a traceback."""
     message = (failure.error_record or {}).get("message")
     if isinstance(message, dict):
         extra = message.get("extraInfo")

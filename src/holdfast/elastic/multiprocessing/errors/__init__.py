@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from holdfast.elastic.utils.logging import get_logger
 
 from .error_handler import ErrorHandler
-from .failure import NOT_AVAILABLE, ChildFailedError, ProcessFailure
+from .failure import NOT_AVAILABLE, ChildFailedError, ProcessFailure, about_signals
 from .handlers import get_error_handler
 
 __all__ = ["ChildFailedError", "ErrorHandler", "ProcessFailure", "get_error_handler", "record"]
@@ -29,19 +29,20 @@ def record(fn: Callable[P, R], error_handler: ErrorHandler | None = None) -> Cal
     """Decorator for a worker's main function: what it raises is recorded, and raised.
 
     `SystemExit(0)` becomes a return value of None. Of a `ChildFailedError` (the function was itself an agent) the first
-    failure's error file is copied to ours.
+    failure's error file is copied to ours. The handler is told the function's name before, and of its success.
     """
     handler = error_handler or get_error_handler()
 
     @wraps(fn)
     def recorded(*args: P.args, **kwargs: P.kwargs) -> R | None:
+        _hook(handler, "set_entrypoint_fn_name")(getattr(fn, "__qualname__", None))
         handler.initialize()
         try:
-            return fn(*args, **kwargs)
+            value: R | None = fn(*args, **kwargs)
         except SystemExit as stop:
-            if stop.code == 0:
-                return None
-            raise
+            if stop.code != 0:
+                raise
+            value = None
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
             if failure.error_file == NOT_AVAILABLE:
@@ -52,5 +53,20 @@ def record(fn: Callable[P, R], error_handler: ErrorHandler | None = None) -> Cal
         except Exception as error:
             handler.record_exception(error)
             raise
+        _hook(handler, "record_success")()
+        return value
 
     return recorded
+
+
+def _hook(handler: Any, name: str) -> Callable[..., Any]:
+    """What torch's handlers have had since 2.14; does nothing where `handler` is built on an older one."""
+    return getattr(handler, name, lambda *_: None)
+
+
+def _about_signal(message: str, error_file: str) -> str:
+    said = _hook(get_error_handler(), "maybe_enrich_signal_failure_message")(message, error_file)
+    return said if isinstance(said, str) else message
+
+
+about_signals.append(_about_signal)

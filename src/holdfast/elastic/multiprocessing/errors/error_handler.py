@@ -18,8 +18,14 @@ logger = logging.getLogger(__name__)
 class ErrorHandler:
     """Writes to the file that `TORCHELASTIC_ERROR_FILE` names; to none where that is empty or not set."""
 
+    _fn_name: str | None = None
+
     def _get_error_file_path(self) -> str | None:
         return os.environ.get(ERROR_FILE)
+
+    def set_entrypoint_fn_name(self, fn_name: str | None) -> None:
+        """Called before all else: what the recorded function is called. None: it has no name."""
+        self._fn_name = fn_name
 
     def initialize(self) -> None:
         """Called before the recorded function: a crash in C code then prints every thread's stack."""
@@ -37,6 +43,8 @@ class ErrorHandler:
 
     def record_exception(self, e: BaseException) -> None:
         """Write the exception, its traceback and the time (whole epoch seconds, as text) to this process's error file."""
+        if self._fn_name:
+            logger.debug("%s failed: %s", self._fn_name, type(e).__name__)
         path = self._get_error_file_path()
         if not path:
             return
@@ -44,6 +52,15 @@ class ErrorHandler:
             write(path, e, time.time_ns())
         except OSError as error:  # the exception itself is what the caller needs to see
             warnings.warn(f"Unable to write error to file. {type(error).__name__}: {error}", stacklevel=2)
+
+    def record_success(self) -> None:
+        """The recorded function has returned."""
+        if self._fn_name:
+            logger.debug("%s succeeded", self._fn_name)
+
+    def maybe_enrich_signal_failure_message(self, message: str, error_file: str) -> str:
+        """What the failure box says of the first failure, if a signal ended that worker: `message`, and what you add."""
+        return message
 
     def override_error_code_in_rootcause_data(
         self, rootcause_error_file: str, rootcause_error: dict[str, Any], error_code: int = 0

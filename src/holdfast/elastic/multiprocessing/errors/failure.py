@@ -9,17 +9,23 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from holdfast.core.job.failure import Failure
+from holdfast.core.value import replace
 from holdfast.elastic.utils.logging import get_logger
 from holdfast.telemetry.report import failure_box
 
 logger = get_logger(__name__)
 
 NOT_AVAILABLE = failure_box.NOT_GIVEN
+
+about_signals: list[Callable[[str, str], str]] = []
+"""What may add to the message of a first failure by a signal, given its error file: the package says, where torch's users
+replace things."""
 
 
 @dataclass
@@ -115,11 +121,23 @@ class ChildFailedError(Exception):
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
         """The box, its rules drawn with these characters."""
         root, _ = self.get_first_failure()
-        entries = {
-            rank: failure_box.entry(index, _as_value(rank, failure))
-            for index, (rank, failure) in enumerate(self.failures.items())
-        }
+        values = {rank: _as_value(rank, failure) for rank, failure in self.failures.items()}
+        values[root] = _explained(values[root])
+        entries = {rank: failure_box.entry(index, value) for index, (rank, value) in enumerate(values.items())}
         return failure_box.frame(self.name, entries.pop(root), list(entries.values()), boarder_delim, section_delim)
+
+
+def _explained(root: Failure) -> Failure:
+    """The first failure, with what is known besides of the signal that ended it, if one did."""
+    if root.exitcode is None or root.exitcode >= 0:
+        return root
+    message = failure_box.traceback_of(root)
+    for add in about_signals:
+        try:
+            message = add(message, root.error_file or NOT_AVAILABLE)
+        except Exception:  # the failure itself is what must be told
+            logger.exception("nothing is added to the message of rank %s", root.rank)
+    return replace(root, error_record={"message": message})
 
 
 def _as_value(rank: int, failure: ProcessFailure) -> Failure:
