@@ -9,7 +9,6 @@ import hashlib
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -111,10 +110,11 @@ class Lease:
         now = time.monotonic()
         if anew or now > self.renewed_at + self.ttl_s / 10:
             if not self.client.renew(self.id):
-                with suppress(Exception):  # another client was faster
+                try:
                     self.client.ask("/lease/grant", {"TTL": self.ttl_s, "ID": self.id})
-                if not self.client.renew(self.id):
-                    raise RendezvousConnectionError("etcd grants no lease")
+                except Exception as error:
+                    if not self.client.renew(self.id):  # else another client was faster
+                        raise RendezvousConnectionError("etcd grants no lease") from error
             self.renewed_at = now
         return self.id
 
