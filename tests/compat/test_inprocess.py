@@ -233,19 +233,25 @@ def test_the_monitor_says_in_its_file_whom_it_watches(wrap: Any, tmp_path: Any) 
     assert "target_pid" in said and "monitor_process" in said
 
 
-def test_process_groups_of_one_life_are_gone_in_the_next(wrap: Any, names: ModuleType) -> None:
+def test_process_groups_of_one_life_are_gone_in_the_next(
+    wrap: Any, names: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import torch
     import torch.distributed as dist
+
+    monkeypatch.setenv("MASTER_PORT", str(ports(1)[0]))
+    found: list[int] = []
 
     @wrap(3)  # type: ignore[untyped-decorator]
     def fn() -> None:
         dist.init_process_group("gloo")
-        torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
-        assert dist.distributed_c10d._get_default_store().add("once", 1) == 1
-        raise ZeroDivisionError
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+        found.append(dist.distributed_c10d._get_default_store().add("once", 1))
+        raise ZeroDivisionError(type(model))
 
     with pytest.raises(names.exception.RestartAbort, match="iteration=3"):
         fn()
+    assert found == [1, 1, 1]
 
 
 def test_a_rank_that_is_late_begins_again(wrap: Any, names: ModuleType) -> None:
@@ -492,6 +498,76 @@ def test_a_profiler_can_follow_what_comes_afterwards(names: ModuleType, free_por
     argv = [sys.executable, "-c", FOLLOWED, names.__name__, str(free_port)]
     ran = subprocess.run(argv, capture_output=True, text=True, timeout=60)
     assert ran.stdout == "followed\n", ran.stderr
+
+
+TOGETHER = LIGHT_TORCH + """
+import os, sys, time
+from datetime import timedelta
+import torch, torch.distributed as dist
+from holdfast import inprocess
+fault, port, rank = sys.argv[1], int(sys.argv[2]), int(os.environ["RANK"])
+ms, seconds = timedelta(milliseconds=20), lambda count: timedelta(seconds=count)
+class Hangs(inprocess.finalize.Finalize, inprocess.health_check.HealthCheck):
+    def __call__(self, state):
+        if state.initial_rank == 1 and state.fn_exception:
+            time.sleep(100)
+        return state
+@inprocess.Wrapper(
+    store_kwargs={"port": port}, monitor_thread_interval=ms, monitor_process_interval=ms, progress_watchdog_interval=ms,
+    last_call_wait=ms, soft_timeout=seconds(4 if fault else 60), hard_timeout=seconds(5 if fault else 90),
+    **{fault: Hangs()} if fault else {},
+)
+def fn(call: inprocess.CallWrapper = None):
+    if not fault or call.iteration:
+        dist.init_process_group("gloo", timeout=seconds(60))
+        total = torch.ones(1)
+        dist.all_reduce(total)
+    if call.iteration < (1 if fault else 3):
+        if rank == 1:
+            raise ValueError
+        while True:
+            time.sleep(0.01)
+    dist.destroy_process_group()
+    return int(total)
+print("together", fn())
+"""
+
+
+def together(fault: str) -> list[tuple[int, str]]:
+    """How each of two ranks ends, and what it says last."""
+    master, port = ports(2)
+    environment = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(master)}
+    argv = [sys.executable, "-c", TOGETHER, fault, str(port)]
+    ranks = [
+        subprocess.Popen(argv, env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True) for rank in range(2)
+    ]
+    try:
+        said = [rank.communicate(timeout=60)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    return [(rank.returncode, text) for rank, text in zip(ranks, said, strict=True)]
+
+
+def test_each_life_s_process_group_meets_at_the_address_that_the_launcher_gave() -> None:
+    """The store that the first rank served there is gone with the life before, or its ranks would meet in the wrong one."""
+    assert together("") == [(0, "together 2\n")] * 2
+
+
+@pytest.mark.parametrize("stage", ["finalize", "health_check"])
+def test_one_that_hangs_after_its_function_is_ended_at_the_hard_limit_and_the_others_go_on(stage: str) -> None:
+    assert together(stage) == [(0, "together 1\n"), (-signal.SIGTERM, "")]
+
+
+def test_whoever_waits_for_the_others_last_call_is_not_late(wrap: Any, names: ModuleType) -> None:
+    """Longer than the hard limit, here, in which a rank that hangs would be ended."""
+
+    @wrap(2, last_call_wait=timedelta(seconds=2), soft_timeout=timedelta(seconds=1), hard_timeout=timedelta(seconds=1.5))  # type: ignore[untyped-decorator]
+    def fn() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(names.exception.RestartAbort, match="iteration=2"):
+        fn()
 
 
 RANKS = LIGHT_TORCH + """

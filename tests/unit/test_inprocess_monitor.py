@@ -14,12 +14,13 @@ from holdfast.inprocess.monitor_machine import (
     Gone,
     Heard,
     Interrupt,
-    Leaving,
+    Left,
     Limits,
     Progress,
     Protection,
     StandIn,
     Tick,
+    Waiting,
     Watch,
 )
 
@@ -60,9 +61,16 @@ def test_once_it_was_interrupted_only_leaving_the_function_saves_it(watch: Watch
     assert quietly(watch, Tick(), now=120) == [HARD, EndRank()]
 
 
-def test_between_two_lives_nobody_is_late(watch: Watch) -> None:
+def test_time_begins_anew_for_the_stages_after_the_function_and_what_was_seen_before_counts_no_more(watch: Watch) -> None:
     assert quietly(watch, Tick(), now=110) == [SOFT]
-    assert quietly(watch, Leaving(), Tick(), now=119) == []
+    assert quietly(watch, Left(), Progress(110, 101), Tick(), now=119) == []
+    assert quietly(watch, Tick(), now=129) == [SOFT]
+    assert quietly(watch, Tick(), now=139) == [HARD, EndRank()]
+
+
+def test_who_waits_for_the_others_is_not_late(watch: Watch) -> None:
+    assert quietly(watch, Tick(), now=110) == [SOFT]
+    assert quietly(watch, Waiting(), Tick(), now=119) == []
     assert quietly(watch, Tick(), now=1000) == []
     assert quietly(watch, Began(1, 3), now=1000) == []
     assert quietly(watch, Tick(), now=1010) == [SOFT]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import gc
 import importlib
+import traceback
 from typing import Any
 
 from holdfast.client.in_place import groups
@@ -43,6 +45,22 @@ def life_ends() -> None:
     before, _began_with = _began_with, None
     if before is not None:
         groups.tear_down(before)
+
+
+GONE_S = 5.0
+"""How long the next life waits for the process groups of this one: one of their threads may be lost until its time-out."""
+
+
+def forget(error: BaseException | None) -> None:
+    """What the life has left goes, with what the frames of its exception hold: process groups, and the store that the first
+    rank serves, at the port where the next life's is to be."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        seen.append(error)
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+    gc.collect()
+    groups.let_go(GONE_S)
 
 
 class AbortTransformerEngine(Abort):

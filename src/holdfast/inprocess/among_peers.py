@@ -92,6 +92,7 @@ class AmongPeers(CallWrapper):
         if self.monitor is not None:
             self.monitor.shutdown()
         self.store = self.watchdog = self.monitor = None
+        self.state = self.state.having(fn_exception=None)  # whose frames refer to this call
 
     def ping(self) -> None:
         """To the monitor."""
@@ -129,19 +130,22 @@ class AmongPeers(CallWrapper):
 
     def _run(self, function: Callable[[], Any]) -> Any:
         store: Any = self.store
+        assert self.monitor is not None
         try:
             self._assign(store, set())
             while True:
                 store = PrefixStore(self.state.iteration, self.store)
                 if self._live(store, function):
                     break
+                aborting.forget(self.state.fn_exception)
+                self.monitor.wait()
                 store.barrier([self.state.rank], "iteration", self.state.world_size, self.wrapper.barrier_timeout)
                 self._assign(store, store.get_terminated_ranks())
                 self.state.advance()
-                gc.collect()  # what the life has left is gone before the next begins
         except BaseException as error:
             self._leave(store, error)
             raise
+        self.monitor.wait()
         self._completed()
         return self.result
 
@@ -176,12 +180,15 @@ class AmongPeers(CallWrapper):
                 log.debug("rank %s: %s", state.rank, in_words(error))
                 self.state = self.state.having(fn_exception=error)
                 store.record_interrupted([InterruptionRecord(state.rank, Interruption.EXCEPTION)])
-                thread.said.wait()
+                self._out()
+                while not thread.said.wait(stores.LOOK_S):
+                    continue  # in Python: who waits for the others' last call makes progress
         except RankShouldRestart:
             pass
         finally:
             thread.shutdown()
-            monitor.leave()
+            watchdog.resume()
+            self._out()
         if self.state.fn_exception is None and store.is_open("completion"):
             return True
         if not store.is_interrupted():  # the function has raised it itself
@@ -189,6 +196,12 @@ class AmongPeers(CallWrapper):
         aborting.life_ends()
         self._after()
         return False
+
+    def _out(self) -> None:
+        """Of the function."""
+        assert self.watchdog is not None and self.monitor is not None
+        self.watchdog.reset()
+        self.monitor.leave()
 
     def _attempt(self, store: Any, function: Callable[[], Any]) -> None:
         """The stages before the function, the function, and the wait for all others'."""
@@ -212,5 +225,7 @@ class AmongPeers(CallWrapper):
                 store.record_interrupted([InterruptionRecord(rank, Interruption.BASE_EXCEPTION)])
                 store.record_terminated_ranks([rank])
                 store.arrive([rank], "iteration", size)
+        if self.monitor is not None:
+            self.monitor.wait()
         if self.wrapper.terminate is not None:
             self.wrapper.terminate(self.state.freeze())

@@ -1,8 +1,8 @@
 """When is a rank late, gone, or its neighbour silent, and what is done about it? A pure machine, in the rank's monitor process.
 
 idle ──Began──▶ watched ──late──▶ (soft: the life is cut short) ──later──▶ (hard: the rank is ended)
-  ▲                │ Leaving
-  └────────────────┘  between two lives nobody is late: barriers have their own limits
+  ▲                │ Left: time begins anew, for the stages after the function
+  └────Waiting─────┘  nobody is late who waits for the others: barriers have their own limits
 """
 
 from __future__ import annotations
@@ -33,8 +33,13 @@ class Began:
 
 
 @dataclasses.dataclass(frozen=True)
-class Leaving:
-    """It is out of the function, and takes part in the restart."""
+class Left:
+    """It is out of the function: time begins anew, for the stages that follow."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Waiting:
+    """It is done with this life, and waits for the others."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +74,7 @@ class Tick:
     """Time goes by."""
 
 
-Seen = Began | Leaving | Progress | Protection | Gone | Heard | Tick
+Seen = Began | Left | Waiting | Progress | Protection | Gone | Heard | Tick
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +116,7 @@ class Watch:
         self.life: Began | None = None
         self.is_watched = False  # It may be late.
         self.is_protected = True
-        self.progress_at = NEVER  # When it last made progress.
+        self.since = self.progress_at = NEVER  # When its time began; when it last made progress.
         self.is_soft = self.is_hard = self.is_gone = False  # Said already.
         self.beat_at = NEVER
         self.heartbeat: float | None = None  # The neighbour's last, and since when.
@@ -122,15 +127,20 @@ class Watch:
         """What is to be done about `seen`."""
         match seen:
             case Began():
-                self.life, self.is_watched, self.progress_at = seen, True, now
+                self.life, self.is_watched = seen, True
+                self.since = self.progress_at = now
                 self.is_soft = self.is_hard = self.is_given_up = False
                 self.beat_at, self.heartbeat, self.heard_at = now, None, now
-            case Leaving():
+            case Left():
+                self.since = self.progress_at = now
+                self.is_soft = False
+            case Waiting():
                 self.is_watched = False
             case Protection(on=on):
-                self.is_protected, self.progress_at = on, now
+                self.is_protected = on
+                self.since = self.progress_at = now
             case Progress(auto=auto, manual=manual) if not self.is_soft:
-                self.progress_at = auto if manual is None else min(auto, manual)
+                self.progress_at = max(self.since, auto if manual is None else min(auto, manual))
             case Gone() if not self.is_gone:
                 return self._gone()
             case Heard(heartbeat=heartbeat) if heartbeat != self.heartbeat:

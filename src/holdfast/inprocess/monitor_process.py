@@ -54,7 +54,11 @@ class MonitorProcess:
 
     def leave(self) -> None:
         """The rank is out of the function."""
-        self._tell("leaving")
+        self._tell("left")
+
+    def wait(self) -> None:
+        """It is done with this life."""
+        self._tell("waiting")
 
     def send_timestamp(self, timestamp: Timestamp) -> None:
         """It makes progress."""
@@ -171,8 +175,10 @@ class Monitor:
             case ["began", rank, world_size, iteration]:
                 self.life = PrefixStore(iteration, self.store)
                 self._show(machine.Began(int(rank), int(world_size)))
-            case ["leaving"]:
-                self._show(machine.Leaving())
+            case ["left"]:
+                self._show(machine.Left())
+            case ["waiting"]:
+                self._show(machine.Waiting())
             case ["progress", auto, manual]:
                 self._show(machine.Progress(float(auto), None if manual == "None" else float(manual)))
             case ["protection", is_on]:

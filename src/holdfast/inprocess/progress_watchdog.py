@@ -67,9 +67,8 @@ class ProgressWatchdog:
         self._manual = time.monotonic()
 
     def reset(self) -> None:
-        """A life begins: it need not `ping` yet."""
+        """Time begins anew: it need not `ping` yet."""
         self._auto, self._manual = time.monotonic(), _NOT_YET
-        self.resume()
 
     def pause_and_synchronize(self) -> None:
         """Tell nothing more, and return once that is so."""

@@ -64,6 +64,18 @@ def end_life() -> None:
     _held.clear()
 
 
+def let_go(within_s: float) -> None:
+    """Let go of all groups now, where the script has left nothing that refers to one; return when they are gone, or after so
+    long. With them goes the store that the first rank has served: the next one has its port, and none of its keys."""
+    if _held:
+        lost_sends.end()
+    groups = list(_held)
+    _held.clear()
+    lets_go = threading.Thread(target=groups.clear, name="lets groups go", daemon=True)
+    lets_go.start()
+    lets_go.join(within_s)
+
+
 def _keep_until(is_over: threading.Event, groups: list[object]) -> None:
     is_over.wait()
     groups.clear()
