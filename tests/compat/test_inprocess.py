@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 import warnings
 from datetime import timedelta
 from types import FrameType, ModuleType
@@ -83,6 +84,14 @@ def test_a_function_that_asks_for_it_is_given_its_call(wrap: Any, names: ModuleT
     fn.__annotations__["call"] = names.CallWrapper | None
     decorated = wrap()(fn)
     assert [decorated(), decorated()] == [0, 0]
+
+
+def test_its_place_among_the_arguments_is_its_own_whatever_is_given_there(wrap: Any, names: ModuleType) -> None:
+    def fn(first: int, call: Any, last: int = 0) -> tuple[int, int, int]:
+        return first, call.iteration, last
+
+    fn.__annotations__ = {"call": names.CallWrapper}
+    assert wrap()(fn)(1, None, 2) == wrap()(fn)(1, last=2, call=None) == (1, 0, 2)
 
 
 @pytest.mark.parametrize("most", [1, 4])
@@ -220,6 +229,30 @@ def test_what_is_done_at_info_is_said_alike_each_time(wrap: Any) -> None:
     finally:
         root.handlers[:], root.level = before
     assert said[0] == said[1]
+
+
+def test_when_a_life_begins_is_said_to_whoever_debugs(wrap: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        wrap()(lambda: None)()
+    assert caplog.text
+
+
+@pytest.mark.parametrize("name, base", [("finalize", "Finalize"), ("health_check", "HealthCheck")])
+def test_nothing_of_a_call_is_left_for_the_garbage_collector_when_a_stage_ends_it(
+    wrap: Any, names: ModuleType, name: str, base: str
+) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        try:
+            wrap(2, **{name: stage(getattr(getattr(names, name), base), fails)})(raising)()
+        except Exception as error:
+            traceback.clear_frames(error.__traceback__)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert not [one for one in gc.get_objects() if isinstance(one, names.store.TCPStore)]
+    finally:
+        gc.enable()
 
 
 def test_the_monitor_says_in_its_file_whom_it_watches(wrap: Any, tmp_path: Any) -> None:

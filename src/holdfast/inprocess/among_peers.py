@@ -158,6 +158,7 @@ class AmongPeers(CallWrapper):
         """One life. Whether it was the last."""
         wrapper, state, monitor, watchdog = self.wrapper, self.state, self.monitor, self.watchdog
         assert state.rank is not None and monitor is not None and watchdog is not None
+        log.debug("rank %s of %s: life %s begins", state.rank, state.world_size, state.iteration)
         store.set_initial_rank(state.rank, state.initial_rank)
         monitor.start_iteration(state.rank, state.world_size, state.iteration)
         watchdog.reset()

@@ -113,7 +113,7 @@ class Wrapper:
             if not logging.getLogger().handlers:
                 warnings.warn("logging is not configured: why ranks begin again is not said", stacklevel=2)
             call = BesideAgent(self) if beside_agent.is_here() else AmongPeers(self)
-            return call.run(functools.partial(fn, *args, **{**kwargs, **_asked_for(fn, call)}))
+            return call.run(_with_call(fn, call, args, kwargs))
 
         return wrapped
 
@@ -138,10 +138,17 @@ def _require(holds: bool, what: str) -> None:
         raise ValueError(f"inprocess.Wrapper needs {what}")
 
 
-def _asked_for(fn: Callable[..., Any], call: CallWrapper) -> dict[str, Any]:
-    """The arguments of `fn` that are to be a `CallWrapper`, by their annotations."""
+def _with_call(
+    fn: Callable[..., Any], call: CallWrapper, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Callable[[], Any]:
+    """`fn` with its arguments, of which those that are annotated with `CallWrapper` are `call`, whatever was given. TypeError:
+    they are not those of `fn`."""
+    signature = inspect.signature(fn)
     try:
         kinds = typing.get_type_hints(fn)
     except Exception:  # an annotation that cannot be resolved is nobody's business here
-        kinds = {name: parameter.annotation for name, parameter in inspect.signature(fn).parameters.items()}
-    return {name: call for name, kind in kinds.items() if CallWrapper in (kind, *typing.get_args(kind)) and name != "return"}
+        kinds = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+    asked = [name for name in signature.parameters if CallWrapper in (kinds.get(name), *typing.get_args(kinds.get(name)))]
+    given = signature.bind_partial(*args, **kwargs)
+    given.arguments.update(dict.fromkeys(asked, call))
+    return functools.partial(fn, *given.args, **given.kwargs)
