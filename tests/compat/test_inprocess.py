@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import importlib
 import io
+import json
 import logging
 import os
 import signal
@@ -269,7 +270,6 @@ def test_the_monitor_says_in_its_file_whom_it_watches(wrap: Any, tmp_path: Any) 
 def test_process_groups_of_one_life_are_gone_in_the_next(
     wrap: Any, names: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch
     import torch.distributed as dist
 
     monkeypatch.setenv("MASTER_PORT", str(ports(1)[0]))
@@ -278,9 +278,8 @@ def test_process_groups_of_one_life_are_gone_in_the_next(
     @wrap(3)  # type: ignore[untyped-decorator]
     def fn() -> None:
         dist.init_process_group("gloo")
-        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
         found.append(dist.distributed_c10d._get_default_store().add("once", 1))
-        raise ZeroDivisionError(type(model))
+        raise ZeroDivisionError
 
     with pytest.raises(names.exception.RestartAbort, match="iteration=3"):
         fn()
@@ -547,7 +546,8 @@ class Hangs(inprocess.finalize.Finalize, inprocess.health_check.HealthCheck):
         return state
 @inprocess.Wrapper(
     store_kwargs={"port": port}, monitor_thread_interval=ms, monitor_process_interval=ms, progress_watchdog_interval=ms,
-    last_call_wait=ms, soft_timeout=seconds(4 if fault else 60), hard_timeout=seconds(5 if fault else 90),
+    abort=inprocess.abort.AbortTorchDistributed(os.environ.get("TRACES")), last_call_wait=ms,
+    soft_timeout=seconds(4 if fault else 60), hard_timeout=seconds(5 if fault else 90),
     **{fault: Hangs()} if fault else {},
 )
 def fn(call: inprocess.CallWrapper = None):
@@ -566,10 +566,10 @@ print("together", fn())
 """
 
 
-def together(fault: str) -> list[tuple[int, str]]:
+def together(fault: str, **variables: str) -> list[tuple[int, str]]:
     """How each of two ranks ends, and what it says last."""
     master, port = ports(2)
-    environment = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(master)}
+    environment = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(master), **variables}
     argv = [sys.executable, "-c", TOGETHER, fault, str(port)]
     ranks = [
         subprocess.Popen(argv, env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True) for rank in range(2)
@@ -585,6 +585,12 @@ def together(fault: str) -> list[tuple[int, str]]:
 def test_each_life_s_process_group_meets_at_the_address_that_the_launcher_gave() -> None:
     """The store that the first rank served there is gone with the life before, or its ranks would meet in the wrong one."""
     assert together("") == [(0, "together 2\n")] * 2
+
+
+def test_torch_s_record_of_collectives_is_written_where_abort_is_told_to(tmp_path: Any) -> None:
+    assert together("", TRACES=str(tmp_path), TORCH_FR_BUFFER_SIZE="100") == [(0, "together 2\n")] * 2
+    found = {str(path.relative_to(tmp_path)): json.loads(path.read_text()) for path in tmp_path.glob("*/*")}
+    assert sorted(found) == [f"iter_{life}/_dump_{rank}.json" for life in range(3) for rank in range(2)]
 
 
 @pytest.mark.parametrize("stage", ["finalize", "health_check"])

@@ -6,6 +6,8 @@ import abc
 import contextlib
 import gc
 import importlib
+import os
+import sys
 import traceback
 from typing import Any
 
@@ -23,10 +25,33 @@ class Abort(abc.ABC):
 class AbortTorchDistributed(Abort):
     """Ends all collectives of torch's process groups: NCCL's by its abort, gloo's with their connections."""
 
+    def __init__(self, torch_fr_trace_path: str | None = None) -> None:
+        """`torch_fr_trace_path` (else NVRX_FR_TRACE_PATH): a folder, into which torch's record of the collectives under way is
+        written before, as iter_N/_dump_RANK.json, where torch keeps one (TORCH_FR_BUFFER_SIZE)."""
+        self.torch_fr_trace_path = torch_fr_trace_path or os.environ.get("NVRX_FR_TRACE_PATH")
+
     def __call__(self, state: Any) -> Any:
-        """Within a life, all TCP connections are shut that this process has opened since it began."""
-        groups.interrupt(groups.sockets() if _began_with is None else _began_with)
+        """Within a life, all TCP connections are shut that this process has opened since it began. OSError: they are, but the
+        record cannot be written."""
+        try:
+            self._write_trace(state)
+        finally:
+            groups.interrupt(groups.sockets() if _began_with is None else _began_with)
         return state
+
+    def _write_trace(self, state: Any) -> None:
+        kept = any(int(os.environ.get(name) or 0) for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"))
+        torch = sys.modules.get("torch.distributed")
+        if not self.torch_fr_trace_path or not kept or torch is None or not torch.is_initialized():
+            return
+        c10d = sys.modules["torch._C._distributed_c10d"]
+        dump = getattr(c10d, "_dump_nccl_trace_json", None) or getattr(c10d, "_dump_fr_trace_json", None)
+        if dump is None:  # an older torch
+            return
+        folder = os.path.join(self.torch_fr_trace_path, f"iter_{state.iteration}")
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, f"_dump_{state.active_rank}.json"), "wb") as file:
+            file.write(dump(True, True))
 
 
 _began_with: frozenset[str] | None = None
