@@ -56,6 +56,14 @@ def test_it_has_the_version_that_is_asked_for() -> None:
 
 
 @pytest.mark.torch
+def test_a_module_may_have_two_places_in_it() -> None:
+    from holdfast.inprocess.tools import inject_fault
+
+    names = "inprocess.tools.inject_fault", "shared_utils.inject_fault"
+    assert [importlib.import_module(f"{ROOT}.{name}") for name in names] == [inject_fault, inject_fault]
+
+
+@pytest.mark.torch
 def test_a_package_may_have_two_places_in_it() -> None:
     from holdfast import straggler
 
@@ -75,7 +83,7 @@ def test_so_are_those_of_its_restarts_in_process() -> None:
     assert importlib.import_module("nvidia_resiliency_ext.inprocess.wrap") is inprocess.wrap
 
 
-@pytest.mark.parametrize("name", ["services", "fault_tolerance.nothing", "shared_utils", "checkpointing.utils"])
+@pytest.mark.parametrize("name", ["services", "fault_tolerance.nothing", "shared_utils.log_manager", "checkpointing.utils"])
 def test_what_we_have_not_is_not_found(name: str) -> None:
     assert importlib.util.find_spec(f"{ROOT}.{name}") is None
     with pytest.raises(ModuleNotFoundError):

@@ -64,6 +64,10 @@ class BesideAgent(CallWrapper):
         self._completed()
         return result
 
+    def _check_after(self) -> Any:
+        """The agent looks at its node's GPUs and NICs itself."""
+        return self.wrapper.health_check
+
     def _tear_down(self) -> None:
         """A life is cut short. What a stage raises ends this process, and a new one takes its rank."""
         if self.wrapper.abort is not None:

@@ -46,13 +46,17 @@ class CallWrapper(abc.ABC):
         """The stages before the function."""
         if self.wrapper.initialize is not None:
             self.wrapper.initialize(self.state.freeze())
-        self._check_health()
+        self._check_health(self.wrapper.health_check)
 
     def _after(self) -> None:
         """The stages after a life that was cut short."""
         if self.wrapper.finalize is not None:
             self.wrapper.finalize(self.state.freeze())
-        self._check_health()
+        self._check_health(self._check_after())
+
+    def _check_after(self) -> Any:
+        """What says after a life whether this rank is fit for another. None: nothing does."""
+        return self.wrapper.restart_health_check
 
     def _completed(self) -> None:
         """The stage after the last life."""
@@ -62,10 +66,10 @@ class CallWrapper(abc.ABC):
             except Exception as error:
                 log.error("rank %s: the completion stage failed: %s", self.state.rank, in_words(error))
 
-    def _check_health(self) -> None:
-        if self.wrapper.health_check is None:
+    def _check_health(self, check: Any) -> None:
+        if check is None:
             return
         try:
-            self.wrapper.health_check(self.state.freeze())
+            check(self.state.freeze())
         except Exception as error:
             raise HealthCheckError(f"rank {self.state.rank} is not fit: {in_words(error)}") from error

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import abc
+import logging
 import os
 import sys
 import threading
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 
-from holdfast.inprocess.exception import RestartError, TimeoutError
+from holdfast.inprocess.exception import HealthCheckError, RestartError, TimeoutError
+
+log = logging.getLogger(__name__)
 
 
 class HealthCheck(abc.ABC):
@@ -87,4 +91,46 @@ class FaultCounter(HealthCheck):
             self.faults_count += 1
             if self.max_rank_faults is not None and self.faults_count > self.max_rank_faults:
                 raise FaultCounterExceeded(f"failed {self.faults_count} times, and {self.max_rank_faults} are allowed")
+        return state
+
+
+class _OfOneGpu(HealthCheck):
+    """`device_index`: as CUDA counts those of this process; None: all of the host's."""
+
+    def __init__(self, device_index: int | None = None) -> None:
+        self.device_index = device_index
+        self._one: Any = import_module("holdfast.health.of_one_gpu").OneGpu(device_index)
+
+
+class ChainedGPUHealthCheck(_OfOneGpu):
+    """Whether the GPU can be used without a reset or more."""
+
+    def __call__(self, state: Any) -> Any:
+        """HealthCheckError: it cannot, or has had memory errors; it says what NVML says."""
+        if wrong := self._one.gpu():
+            raise HealthCheckError(wrong)
+        return state
+
+
+class ChainedNVLHealthCheck(_OfOneGpu):
+    """Whether as many NVLinks are up as after the life before. It ends nothing, as in NVRx: the log says it."""
+
+    def __call__(self, state: Any) -> Any:
+        """Nothing is raised."""
+        if wrong := self._one.links():
+            log.warning("rank %s: %s", state.rank, wrong)
+        return state
+
+
+class ChainedNicHealthCheck(_OfOneGpu):
+    """Whether the NICs that are nearest to the GPU on the PCI bus have kept their links since this was made."""
+
+    def __init__(self, device_index: int | None = None) -> None:
+        super().__init__(device_index)
+        self._one.nics()
+
+    def __call__(self, state: Any) -> Any:
+        """HealthCheckError: one has lost its link; it says which."""
+        if wrong := self._one.nics():
+            raise HealthCheckError(wrong)
         return state

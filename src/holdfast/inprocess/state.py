@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import os
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -51,6 +52,12 @@ class State:
     def having(self, **changes: Any) -> State:
         """The same, but for these."""
         return dataclasses.replace(self, **changes)
+
+    def copy_from(self, other: State, fields: Iterable[str] | None = None) -> None:
+        """Take over these fields of the other; None: all."""
+        for name, value in fields_of(other).items():
+            if fields is None or name in fields:
+                setattr(self, name, value)
 
     def advance(self) -> None:
         """The next life."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import os
 import pathlib
 import typing
 import warnings
@@ -29,7 +30,7 @@ from holdfast.inprocess.call import CallWrapper
 from holdfast.inprocess.completion import Completion
 from holdfast.inprocess.compose import Compose
 from holdfast.inprocess.finalize import Finalize
-from holdfast.inprocess.health_check import HealthCheck
+from holdfast.inprocess.health_check import ChainedGPUHealthCheck, ChainedNicHealthCheck, ChainedNVLHealthCheck, HealthCheck
 from holdfast.inprocess.initialize import Initialize
 from holdfast.inprocess.rank_assignment import ActivateAllRanks, RankAssignment, ShiftRanks
 from holdfast.inprocess.store import StoreMixin, TCPStore
@@ -94,6 +95,7 @@ class Wrapper:
             _require(given[name] is None or pathlib.Path(given[name]).is_absolute(), f"{name}: an absolute path")
         _require(dist.is_available(), "torch.distributed.is_available()")
         self.store_kwargs = store_kwargs or {}
+        self.restart_health_check = _after_a_life(health_check)
         vars(self).update({name: value for name, value in given.items() if name != "store_kwargs"})
 
     if typing.TYPE_CHECKING:
@@ -131,6 +133,16 @@ _KINDS: dict[str, type] = {
     "completion": Completion,
     "terminate": Terminate,
 }
+
+
+def _after_a_life(health_check: Any) -> Any:
+    """What is asked after a life that was cut short: `health_check`, and in a rank that a launcher has given a GPU, whether
+    that, its NVLinks and its NICs are well. None: nothing."""
+    checks = list(getattr(health_check, "instances", [health_check] if health_check is not None else []))
+    if (local_rank := os.environ.get("LOCAL_RANK", "")).isdecimal():
+        ours = ChainedGPUHealthCheck, ChainedNVLHealthCheck, ChainedNicHealthCheck
+        checks += [kind(device_index=int(local_rank)) for kind in ours]
+    return Compose(*checks) if checks else None
 
 
 def _require(holds: bool, what: str) -> None:

@@ -25,10 +25,11 @@ OURS = {
     "ptl_resiliency": "holdfast.ptl_resiliency",
     "checkpointing": "holdfast.checkpointing",
     "inprocess": "holdfast.inprocess",
+    "shared_utils.inject_fault": "holdfast.inprocess.tools.inject_fault",  # its place since NVRx 0.6
     "straggler": "holdfast.straggler",  # its place before NVRx 0.5
     "attribution.straggler": "holdfast.straggler",
 }
-"""Packages by their names in NVRx, without the first part. What is in them has the same name in both."""
+"""Packages and modules by their names in NVRx, without the first part. What is in them has the same name in both."""
 
 
 def find_spec(name: str) -> ModuleSpec | None:

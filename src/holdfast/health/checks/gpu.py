@@ -32,7 +32,7 @@ MOST_LINKS = 18  # NVLinks of one GPU (Hopper, Blackwell), where the library doe
 
 
 def gpu(look: Look) -> Verdict:
-    """All GPUs of the node, one after the other."""
+    """All GPUs of the node, one after the other; as an argument, the one of that number or UUID."""
     driver = bool(look.names("proc/driver/nvidia")) or "nvidiactl" in look.names("dev")
     try:
         import pynvml  # type: ignore[import-untyped]
@@ -46,7 +46,7 @@ def gpu(look: Look) -> Verdict:
         if not driver:
             return _no_driver()
         return unfit(f"NVML does not start: {error}", "`nvidia-smi` says more; is the driver loaded, in the library's version?")
-    return _look_at_all(pynvml, look.before)
+    return _look_at_all(pynvml, look)
 
 
 def _no_driver() -> Verdict:
@@ -55,12 +55,11 @@ def _no_driver() -> Verdict:
     return found.verdict("does not apply: no NVIDIA driver")
 
 
-def _look_at_all(nvml: ModuleType, before: dict[str, Any]) -> Verdict:
+def _look_at_all(nvml: ModuleType, look: Look) -> Verdict:
     found, links = Findings(), dict[str, int]()
-    linked, counted = before.get("links", {}), before.get("count", 0)
+    linked, counted = look.before.get("links", {}), look.before.get("count", 0)
     try:
-        count = nvml.nvmlDeviceGetCount()
-        for index in range(count):
+        for index in [_index(nvml, look.argument)] if look.argument else range(nvml.nvmlDeviceGetCount()):
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
             links[f"GPU {index}"] = _look_at(nvml, handle, index, found)
     except nvml.NVMLError as error:
@@ -74,6 +73,10 @@ def _look_at_all(nvml: ModuleType, before: dict[str, Any]) -> Verdict:
     best = {name: max(up, linked.get(name, 0)) for name, up in links.items()}
     told = f"{len(links)} GPU{'s' * (len(links) != 1)}" + (f" with {most} NVLinks each" if most else "")
     return found.verdict(told, count=max(len(links), counted), links=best)
+
+
+def _index(nvml: ModuleType, named: str) -> int:
+    return int(named) if named.isdigit() else int(nvml.nvmlDeviceGetIndex(nvml.nvmlDeviceGetHandleByUUID(named)))
 
 
 def _look_at(nvml: ModuleType, handle: Any, index: int, found: Findings) -> int:

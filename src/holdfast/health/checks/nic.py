@@ -28,15 +28,19 @@ CABLE = "check cable and transceiver; `ibstat` and `mlxlink -d DEVICE -c` tell m
 
 def nic(look: Look) -> Verdict:
     """Every port of every NIC, compared with the look before."""
-    found, now = Findings(), _ports(look)
+    return compared(ports(look), look.before)
+
+
+def compared(now: dict[str, dict[str, Any]], earlier: dict[str, dict[str, Any]]) -> Verdict:
+    """What has become worse about these ports. `earlier`: what they were then; empty: it is the first look."""
+    found, before = Findings(), earlier or now
     if not now:
         return fit("does not apply: no InfiniBand or RoCE device")
-    before = look.before or now
     for name, port in now.items():
         _compare(found, name, port, was := before.get(name, port))
         port["best"] = ACTIVE if ACTIVE in (port["state"], was.get("best", "")) else ""
     up = [name for name, port in now.items() if port["state"] == ACTIVE]
-    if not up and not look.before:
+    if not up and not earlier:
         found.unfit(f"none of {len(now)} ports is active: " + ", ".join(f"{n} {p['state']}" for n, p in now.items()), CABLE)
     gone = [name for name in before if name not in now]
     if gone:
@@ -56,7 +60,7 @@ def _compare(found: Findings, name: str, port: dict[str, Any], was: dict[str, An
         found.degraded(f"{name} had {more} errors since the last look", CABLE)
 
 
-def _ports(look: Look) -> dict[str, dict[str, Any]]:
+def ports(look: Look) -> dict[str, dict[str, Any]]:
     """`mlx5_0/1` → what the kernel says of it. ft_launcher's templates for other files are the argument."""
     state, downed = _templates(look.argument)
     found = {}

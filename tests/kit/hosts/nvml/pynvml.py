@@ -52,6 +52,14 @@ def nvmlDeviceGetHandleByIndex(index: int) -> dict[str, Any]:
     return gpu
 
 
+def nvmlDeviceGetHandleByUUID(uuid: str) -> dict[str, Any]:
+    return next(gpu for gpu in _gpus() if gpu.get("uuid") == uuid)
+
+
+def nvmlDeviceGetIndex(gpu: dict[str, Any]) -> int:
+    return _gpus().index(gpu)
+
+
 def nvmlDeviceGetFieldValues(gpu: dict[str, Any], numbers: list[int]) -> list[Any]:
     if gpu.get("old_driver"):
         return [SimpleNamespace(nvmlReturn=3, value=SimpleNamespace(uiVal=0))]
