@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,21 @@ def test_while_it_is_written_the_script_goes_on_with_its_tensors(local: Any, tmp
     with pytest.raises(local.CheckpointingException, match=r"iteration 4: the last complete one is 3"):
         queue.close()
     assert manager.find_latest() == 3
+
+
+def test_what_is_under_way_is_forgotten_as_a_life_is_cut_short() -> None:
+    """Not all ranks are left that would finalize it together."""
+    from holdfast.checkpointing.async_ckpt.core import AsyncCallsQueue, AsyncRequest
+    from holdfast.inprocess.abort import AbortPersistentCheckpointProcesses
+    from holdfast.inprocess.state import State
+
+    may_end, finalized = threading.Event(), list[str]()
+    queue, state = AsyncCallsQueue(), State(rank=0, world_size=2).freeze()
+    queue.schedule_async_request(AsyncRequest(may_end.wait, (30,), [lambda: finalized.append("it")]))
+    assert queue in AsyncCallsQueue.get_instances() and queue.get_num_unfinalized_calls() == 1
+    assert AbortPersistentCheckpointProcesses()(state) is state and queue.get_num_unfinalized_calls() == 0
+    may_end.set()
+    assert queue.maybe_finalize_async_calls(blocking=True) == [] and not finalized
 
 
 def test_a_hollow_state_knows_how_its_tensors_were() -> None:

@@ -89,10 +89,22 @@ def forget(error: BaseException | None) -> None:
 
 
 class AbortTransformerEngine(Abort):
-    """Ends TransformerEngine's user buffers, where it is installed."""
+    """Ends TransformerEngine's user buffers, and what its FP8 state holds of process groups, where it is installed."""
 
     def __call__(self, state: Any) -> Any:
         """Never raises."""
         with contextlib.suppress(Exception):
             importlib.import_module("transformer_engine.pytorch").module.base.destroy_ub()
+        with contextlib.suppress(Exception):
+            importlib.import_module("transformer_engine.pytorch.fp8").FP8GlobalStateManager.reset()
+        return state
+
+
+class AbortPersistentCheckpointProcesses(Abort):
+    """Forgets the asynchronous checkpoints that are under way: not all ranks are left that would finalize them."""
+
+    def __call__(self, state: Any) -> Any:
+        """Where `checkpointing.async_ckpt` is in use."""
+        if (core := sys.modules.get("holdfast.checkpointing.async_ckpt.core")) is not None:
+            core.abort_nvrx_checkpoint()
         return state

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -86,6 +87,12 @@ class AsyncCallsQueue:
         self.persistent = persistent
         self.async_calls: deque[_Call] = deque()
         self.call_idx = -1
+        _queues.add(self)
+
+    @staticmethod
+    def get_instances() -> list[AsyncCallsQueue]:
+        """All that are in use."""
+        return list(_queues)
 
     def schedule_async_request(self, async_request: AsyncRequest) -> int:
         """Begin it. Its number, from 0 on."""
@@ -118,6 +125,15 @@ class AsyncCallsQueue:
         if abort:
             self.async_calls.clear()
         self.maybe_finalize_async_calls(blocking=True)
+
+
+_queues: WeakSet[AsyncCallsQueue] = WeakSet()
+
+
+def abort_nvrx_checkpoint() -> None:
+    """Forget what is under way in all queues: its ranks are others now."""
+    for queue in AsyncCallsQueue.get_instances():
+        queue.close(abort=True)
 
 
 def _is_up() -> bool:
