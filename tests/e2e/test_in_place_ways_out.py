@@ -10,7 +10,7 @@ import pytest
 from kit import LIGHT_TORCH
 
 SLEEPS = """
-import os, select, signal, socket, sys, threading, time, types
+import os, resource, select, signal, socket, sys, threading, time, types
 from holdfast import client
 folder, how = sys.argv[1:]
 rank, pid = int(os.environ["RANK"]), os.getpid()
@@ -45,6 +45,9 @@ def wait(life):
             time.sleep(100)
         finally:
             raise RuntimeError("the group that this needs is aborted")
+    elif how == "no signals":
+        resource.setrlimit(resource.RLIMIT_SIGPENDING, (0, 0))
+        time.sleep(100)
     elif how == "lock":
         lock = threading.Lock(); lock.acquire(); lock.acquire()
     elif how == "socket":
@@ -83,7 +86,7 @@ def pids_of(folder: Any, number: int) -> dict[int, int]:
     return {int(rank): int(pid) for of, rank, pid, _ in found if of == str(number)}
 
 
-@pytest.mark.parametrize("how", ["sleep", "finally", "lock", "socket", "python", "swallowed", "finaliser"])
+@pytest.mark.parametrize("how", ["sleep", "finally", "lock", "socket", "python", "swallowed", "finaliser", "no signals"])
 def test_a_rank_comes_out_of_whatever_it_does(holdfast: Any, script: Any, tmp_path: Any, how: str) -> None:
     folder = tmp_path / "seen"
     folder.mkdir()

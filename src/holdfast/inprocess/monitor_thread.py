@@ -19,7 +19,7 @@ from datetime import timedelta
 from types import CodeType, FrameType
 from typing import Any
 
-from holdfast.client.in_place.channel import SIGNAL
+from holdfast.client.in_place.channel import SIGNAL, send_signal
 from holdfast.inprocess.attribution import Interruption, reasons
 from holdfast.inprocess.exception import in_words
 
@@ -150,7 +150,7 @@ class MonitorThread:
             while not self.ends.is_set():
                 async_raise(self.main, RankShouldRestart)
                 if not is_late and signal.getsignal(SIGNAL) is _wake:
-                    signal.pthread_kill(self.main, SIGNAL)
+                    send_signal(self.main)
                 self.said.set()
                 self.ends.wait(AGAIN_S)
 

@@ -203,9 +203,17 @@ class Channel:
                     if self.sent:
                         groups.answer_for_others(self.before)
             if not self.is_out.is_set():
-                signal.pthread_kill(self.main, SIGNAL)
+                send_signal(self.main)
             if self.is_out.wait(AGAIN_S if self.raised or self.sent > OFTEN else SOON_S):
                 return
+
+
+def send_signal(main: int) -> None:
+    """`SIGNAL` to the main thread."""
+    try:
+        signal.pthread_kill(main, SIGNAL)
+    except BlockingIOError:  # too many signals of this user's wait (`ulimit -i`): the kernel then takes one from kill() only
+        os.kill(os.getpid(), SIGNAL)
 
 
 def open_channel(bootstrap: ModuleType, regroup: type[BaseException], tear_down: Callable[[], object] | None) -> Channel:
