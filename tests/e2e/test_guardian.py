@@ -83,7 +83,7 @@ def test_a_normal_end_leaves_nothing_and_passes_the_code_on(small: Callable[...,
     assert small("--worker-end", "exit", "--exit", str(code)).ends() == code
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGUSR1])
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGUSR1, signal.SIGALRM])
 def test_an_agent_ended_by_a_signal_leaves_nothing_and_the_shell_sees_the_signal(
     small: Callable[..., Small], signum: signal.Signals
 ) -> None:

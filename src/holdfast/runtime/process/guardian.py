@@ -64,8 +64,8 @@ _NOT_PASSED_ON = {
 }  # fmt: skip
 
 
-_NO_WISH = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
-"""Signals of which an agent never ends because it was asked to, so that it has not said why itself."""
+_WISHES = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals by which an agent is asked to end: it says so itself, where it can. Of any other nobody else says what it was."""
 
 _SI_KERNEL = 0x80  # si_code of our own timer's SIGALRM (asm-generic/siginfo.h).
 
@@ -296,7 +296,7 @@ class _Guardian:
         if not os.WIFSIGNALED(status):
             os._exit(os.waitstatus_to_exitcode(status))
         signum = os.WTERMSIG(status)
-        if signum in _NO_WISH:
+        if signum not in _WISHES:
             advice = "; if nobody did that, see whether memory ran out (journalctl -k)" if signum == signal.SIGKILL else ""
             _say(f"the agent (pid {self.agent}) was killed by {name_of(signum)}: ended its workers{advice}")
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the agent's core is the one to keep
