@@ -179,6 +179,41 @@ def test_the_signal_raises_nothing_in_our_own_code(page: Page) -> None:
     assert page.told == [layout.IN_PLACE] and not raised
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize("manager", ["autocast", "saved_tensors_hooks", "no_grad"])
+def test_no_context_manager_of_torch_s_is_left_half_entered_or_half_left(page: Page, manager: str) -> None:
+    """Autocast would be on in the lives that follow, and calculate with the weights that it had cast in this one."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    managers = {
+        "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+        "saved_tensors_hooks": lambda: torch.autograd.graph.saved_tensors_hooks(lambda one: one, lambda one: one),
+        "no_grad": torch.no_grad,
+    }
+    channel = Channel(page, KeyboardInterrupt, None)  # type: ignore[arg-type]
+    channel.inside = True
+    channel.is_asked.set()
+    halves: list[FrameType] = []
+
+    def noted(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code.co_name in ("__enter__", "__exit__"):
+            halves.append(frame)
+            channel.interrupted(module.SIGNAL, frame)
+
+    made = managers[manager]()
+    sys.settrace(noted)
+    try:
+        with made:
+            pass
+    finally:
+        sys.settrace(None)
+    assert len(halves) == 2
+    with pytest.raises(KeyboardInterrupt):
+        channel.interrupted(module.SIGNAL, sys._getframe())  # the script's own code
+    channel.sent = module.OFTEN  # one that waits in there is not waited for any longer
+    with pytest.raises(KeyboardInterrupt):
+        channel.interrupted(module.SIGNAL, halves[-1])
+
+
 def test_a_second_loop_over_lives_is_told_that_only_the_first_can() -> None:
     import signal
 

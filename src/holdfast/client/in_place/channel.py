@@ -40,14 +40,19 @@ AGAIN_S = 0.5
 which Python drops exceptions, may have swallowed the first."""
 
 SOON_S, OFTEN = 0.01, 100
-"""After so long, so often, where its handler has not raised: it was in our own code, in an update, or C code holds it. For that
-second an update may come to its end: all ranks are in it at the same time, and if all are torn, no rank has a whole state."""
+"""After so long, so often, where its handler has not raised: it was in our own code, in an update or in one of `HALVES`, or C
+code holds it. For that second an update may come to its end: all ranks are in it at the same time, and if all are torn, no
+rank has a whole state."""
 
 TOO_OFTEN = 3
 """As it is raised so often, the script is told that it catches what it must not. A finaliser may drop the first."""
 
 OURS = ("holdfast.client.in_place.lives", "holdfast.client.in_place.channel")
 """Code that looks for the agent's word by itself."""
+
+HALVES = ("__enter__", "__exit__")
+"""Functions that leave half of a change behind when they are interrupted: autocast would be on, with the weights of then in its
+cache, for all lives to come."""
 
 HELPERS = ("threading", "contextlib")
 """Code that works for its caller, ours or the script's."""
@@ -150,10 +155,11 @@ class Channel:
 
     def interrupted(self, signum: int, frame: FrameType | None) -> None:
         """The signal's handler, in the main thread."""
+        is_half = _is_within_half(frame)
         while frame is not None and _module_of(frame) in HELPERS:
             frame = frame.f_back
         is_ours = (frame is not None and _module_of(frame) in OURS) or (
-            self.sent < OFTEN and self.state is not None and self.state.in_update()
+            self.sent < OFTEN and (is_half or (self.state is not None and self.state.in_update()))
         )
         if self.inside and self.is_asked.is_set() and not is_ours:
             self._check_device(wait=False)
@@ -285,6 +291,17 @@ def _redirect(fd: int, path: str, stream: object) -> None:
         return
     os.dup2(new, fd)
     os.close(new)
+
+
+def _is_within_half(frame: FrameType | None) -> bool:
+    """Whether a context manager of torch's is about to begin or to end, or what it calls for that."""
+    for _ in range(3):
+        if frame is None or not str(_module_of(frame)).startswith("torch."):
+            return False
+        if frame.f_code.co_name in HALVES:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _module_of(frame: FrameType) -> object:
