@@ -206,6 +206,7 @@ def test_within_an_update_optimizers_and_schedulers_make_one_step(state: State) 
     assert state.keep("model", module) is model
     state.keep("optimizer", list), state.keep("scheduler", list)
     assert state.begin() == 1 and state["epoch"] == 1 and state.get("other", 2) == 2
+    assert "epoch" in state and "other" not in state
 
 
 def test_buffers_that_a_forward_has_changed_since_the_last_update_are_put_back(state: State) -> None:
@@ -259,6 +260,98 @@ def test_what_a_script_does_beside_the_state_ends_with_the_life_and_what_build_d
     model, optimizer = begun(state)
     step(model, optimizer)
     assert state.step == 4  # who has an optimizer's step watched, has it once
+
+
+def averaged(model: Any) -> Any:
+    """A copy that is moved after each step."""
+    return torch.optim.swa_utils.AveragedModel(model)
+
+
+def with_average(state: State) -> tuple[Any, Any, Any]:
+    model = state.keep("model", module)
+    optimizer = state.keep("optimizer", lambda: torch.optim.Adam(model.parameters()))
+    average = state.keep("average", lambda: averaged(model))
+    state.begin()
+    return model, optimizer, average
+
+
+@pytest.mark.parametrize("how", ["copied", "swapped", "loaded"])
+def test_weights_that_a_validation_has_put_into_the_model_are_not_gone_on_with(state: State, how: str) -> None:
+    model, optimizer, average = with_average(state)
+    for _ in range(3):
+        with state:
+            step(model, optimizer)
+            average.update_parameters(model)
+    if how == "loaded":
+        model.load_state_dict(average.module.state_dict())
+    for one, other in zip(model.parameters(), average.module.parameters()):
+        if how == "copied":
+            one.data.copy_(other.data)
+        elif how == "swapped":
+            one.data = other.data
+    with pytest.warns(UserWarning, match="weights of model changed outside of an update.* belong into a module of their own"):
+        state.end_life()
+    with_average(state)
+    assert (state.step, state.came_from) == (0, "script")
+
+
+def test_weights_that_are_put_back_after_a_validation_are_gone_on_with(state: State) -> None:
+    model, optimizer, average = with_average(state)
+    with state:
+        step(model, optimizer)
+        average.update_parameters(model)
+    stored = [one.detach().clone() for one in model.parameters()]
+    for one, other in zip(model.parameters(), stored):
+        one.data.zero_()
+        one.data.copy_(other)
+    state.end_life()
+    with_average(state)
+    assert (state.step, state.came_from) == (1, "memory")
+
+
+def test_weights_that_are_no_numbers_have_not_changed(state: State) -> None:
+    model, _ = begun(state)
+    with state:
+        for parameter in model.parameters():
+            parameter.data.fill_(torch.nan)
+    state.end_life()
+    begun(state)
+    assert state.came_from == "memory"
+
+
+def test_weights_that_each_life_loads_over_those_it_has_kept_are_not_gone_on_with(state: State) -> None:
+    pretrained = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)).state_dict()
+    step(*begun(state))
+    state.end_life()
+    model = state.keep("model", module)
+    state.keep("optimizer", list)
+    model.load_state_dict(pretrained)
+    with pytest.warns(UserWarning, match="weights of model changed outside of an update.*load pretrained weights in build="):
+        state.begin()
+    assert (state.step, state.came_from) == (0, "script")
+
+
+@pytest.mark.parametrize("late", ["average", "schedule"])
+def test_what_changes_after_the_update_is_said_at_the_next(state: State, late: str) -> None:
+    """Who is interrupted between the two has the one and not the other."""
+    model, optimizer, average = with_average(state)
+    state.end_life()
+    model, optimizer = state.keep("model", module), state.keep("optimizer", list)
+    average, schedule = state.keep("average", list), None
+    if late == "schedule":
+        schedule = state.keep("schedule", lambda: torch.optim.lr_scheduler.StepLR(optimizer, 1))
+    state.begin()
+    for number in range(3):
+        with state:
+            step(model, optimizer)
+        if number == 0:
+            if schedule is None:
+                average.update_parameters(model)
+            else:
+                schedule.step()
+            with pytest.warns(UserWarning, match=f"^{late} changed .*outside of one.*`with life.update") as told, state:
+                step(model, optimizer)
+            assert told[0].filename == __file__
 
 
 def test_what_is_made_anew_in_each_life_is_filled_with_what_was_kept(state: State) -> None:

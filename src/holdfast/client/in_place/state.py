@@ -29,6 +29,7 @@ from _warnings import warn
 from holdfast.client import stash
 from holdfast.client.in_place import sharded, transfer
 from holdfast.client.in_place.as_built import as_built
+from holdfast.client.in_place.between import Between
 from holdfast.client.in_place.device import Device
 from holdfast.client.worker import this_worker
 from holdfast.core.page import layout
@@ -174,7 +175,9 @@ class State:
         self._mark: Any = None  # Behind the last update.
         self._buffers: list[tuple[Any, Any]] = []
         """Of modules, each with a copy: a forward changes them before the update, and not always so that torch counts it."""
-        self._warned = False
+        self._between = Between(())
+        self._updates = 0  # Of this life.
+        self._warned: set[str] = set()
         self._source = layout.NO_STATE
 
     # --- the script's ---------------------------------------------------------------------------------------------------
@@ -225,6 +228,7 @@ class State:
             raise RuntimeError("life.state.begin() asks all ranks: call torch.distributed.init_process_group() before it")
         self._kept = {name: self._kept[name] for name in self._names}
         self._part = self._know_part()
+        self._tear_if_moved("load pretrained weights in build=, or in the function that begin() is given", _of_script() - 1)
         self._round, self._stash_every = int(os.environ.get("HOLDFAST_ROUND") or 0), stash_every
         told = transfer.gather([*(self._generation or (0, -1)), self._part])
         self._is_all = len({part for _, _, part in told}) == 1 and not self._is_divided()
@@ -262,6 +266,9 @@ class State:
         """A plain value: it is kept, and given to newcomers, with the rest. KeyError: there is none."""
         return self._values[name]
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
     def __setitem__(self, name: str, value: Any) -> None:
         if not self._begun and self._source != layout.FROM_SCRIPT:
             raise RuntimeError(f"state[{name!r}] is set before begin(), which says what it is")
@@ -275,6 +282,8 @@ class State:
 
     def __enter__(self) -> State:
         """An update: around all that changes what is kept. See `Life.update`."""
+        if self._depth == 0 and self._begun:
+            self._look_between()
         self._generation = None
         self._depth += 1
         return self
@@ -289,7 +298,8 @@ class State:
     def _updated(self) -> None:
         for buffer, copy in self._buffers:
             copy.copy_(buffer)
-        self._step += 1
+        self._step, self._updates = self._step + 1, self._updates + 1
+        self._between.note()
         self._mark = self._device.mark()
         self._generation = (self._round, self._step)
         if self._mark is not None and self._is_asked():
@@ -303,6 +313,29 @@ class State:
             kept.watch(self._before_step, self._after_step)
         self._is_simple = _is_simple(self._objects())
         self._buffers = [(buffer, buffer.clone()) for buffer in self._all_buffers()]
+        self._between, self._updates = Between([(kept.name, kept.object) for kept in self._objects()]), 0
+
+    def _look_between(self) -> None:
+        """Say once what the script changes outside of its updates. Weights are looked at less and less often: the GPU waits."""
+        moved = self._between.moved_schedules()
+        if self._updates & self._updates - 1 == 0:
+            moved += self._between.moved_weights()
+        if moved:
+            torn = "who is interrupted in between goes on with half of it, or has no whole state"
+            helps = "put all that changes it into the `with life.update():` of its step"
+            self._warn_once(f"{', '.join(moved)} changed after begin() or the last update, outside of one: {torn}; {helps}")
+
+    def _tear_if_moved(self, helps: str, level: int) -> None:
+        """No rank is to go on with weights that no update has made."""
+        if self._generation is not None and (moved := self._between.moved_weights()):
+            self._generation = None
+            torn = "outside of an update, so that this rank has no whole state for the next life"
+            warn(f"the weights of {', '.join(moved)} changed {torn}; {helps}", stacklevel=level + 1)
+
+    def _warn_once(self, told: str) -> None:
+        if told not in self._warned:
+            self._warned.add(told)
+            warn(told, stacklevel=_of_script())
 
     def _before_step(self, *_: object) -> None:
         if self._depth or not self._begun:
@@ -312,12 +345,10 @@ class State:
             self.__enter__()
             return
         self._generation = None
-        if not self._warned:
-            self._warned = True
-            names = ", ".join(self._names + list(self._values))
-            lost = "no rank has a whole state any more, and after a failure all go back to the stash or the checkpoint"
-            helps = "put all that changes it into one `with life.update():`"
-            warn(f"more is kept than what a step of one optimizer changes ({names}): {lost}; {helps}", stacklevel=_of_script())
+        names = ", ".join(self._names + list(self._values))
+        lost = "no rank has a whole state any more, and after a failure all go back to the stash or the checkpoint"
+        helps = "put all that changes it into one `with life.update():`"
+        self._warn_once(f"more is kept than what a step of one optimizer changes ({names}): {lost}; {helps}")
 
     def _after_step(self, *_: object) -> None:
         if self._by_itself:
@@ -337,6 +368,7 @@ class State:
 
     def end_life(self) -> None:
         """This life is cut short, and another follows."""
+        self._tear_if_moved("a validation's weights (an EMA's) belong into a module of their own", 2)
         is_whole = self._generation is not None
         copies, self._buffers = [copy for _, copy in self._buffers], []
         for buffer, copy in zip(self._all_buffers(), copies):  # those of now: a framework may have moved them
@@ -351,6 +383,7 @@ class State:
         for kept in alive:
             if meshes_end or kept.is_anew:
                 kept.let_go(is_whole)
+                self._between = Between(())
 
     def tell(self, *, is_over: bool = True) -> None:
         """Tell the agent which part this rank keeps, if it knows that; and what it has of it, where its life is over."""
@@ -425,7 +458,7 @@ class State:
 def _of_script() -> int:
     """Which frame, counted from who asks, is the script's: above it are torch's, as many as wrap an optimizer's step."""
     level, frame = 2, sys._getframe(2)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("torch."):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("torch.", __name__)):
         level, frame = level + 1, frame.f_back
     return level
 
