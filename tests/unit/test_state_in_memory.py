@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -352,6 +353,22 @@ def test_what_changes_after_the_update_is_said_at_the_next(state: State, late: s
             with pytest.warns(UserWarning, match=f"^{late} changed .*outside of one.*`with life.update") as told, state:
                 step(model, optimizer)
             assert told[0].filename == __file__
+
+
+@pytest.mark.parametrize("what", ["a learning rate's schedule", "a GradScaler", "nothing"])
+def test_what_moves_with_the_optimizer_s_steps_and_is_not_kept_is_named(state: State, what: str) -> None:
+    """The next life would make it anew, and train with the first rates, or scale, once more."""
+    model, optimizer = begun(state)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, enabled=what == "a GradScaler")
+    if what == "a learning rate's schedule":
+        torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    scaler.scale(model(torch.randn(4, 3)).pow(2).mean()).backward()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        scaler.step(optimizer)
+        optimizer.step()
+    assert [str(one.message).partition(" moves ")[0] for one in told] == ([what] if what != "nothing" else [])
+    assert all(one.filename == __file__ for one in told) and state.step == 2
 
 
 def test_what_is_made_anew_in_each_life_is_filled_with_what_was_kept(state: State) -> None:

@@ -38,7 +38,7 @@ from holdfast.core.page.in_memory import Has, agree
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import TracebackType
+    from types import FrameType, TracebackType
     from typing import Any, TypeVar
 
     from holdfast.core.page.in_memory import Generation
@@ -337,7 +337,11 @@ class State:
             self._warned.add(told)
             warn(told, stacklevel=_of_script())
 
-    def _before_step(self, *_: object) -> None:
+    def _before_step(self, optimizer: Any, *_: object) -> None:
+        if self._begun and self._is_simple and not self._updates and (moved := _companions(optimizer)):
+            lost = "after a failure it begins from its start, and the loss is another, without an error"
+            helps = "keep it (`life.state.keep`), and put `with life.update():` around all of a step"
+            self._warn_once(f"{' and '.join(moved)} moves with the optimizer's steps, and is not kept: {lost}; {helps}")
         if self._depth or not self._begun:
             return
         self._by_itself = self._is_simple and not self._values
@@ -461,6 +465,17 @@ def _of_script() -> int:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("torch.", __name__)):
         level, frame = level + 1, frame.f_back
     return level
+
+
+def _companions(optimizer: Any) -> list[str]:
+    """What moves with the optimizer's steps, as torch shows it: a schedule wraps its `step`, and a scaler calls it."""
+    names = ["a learning rate's schedule"] if hasattr(optimizer.step, "_wrapped_by_lr_sched") else []
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("torch."):
+        if frame.f_globals["__name__"] == "torch.amp.grad_scaler" and frame.f_locals["self"].is_enabled():
+            return [*names, "a GradScaler"]
+        frame = frame.f_back
+    return names
 
 
 def _is_simple(those: Sequence[Kept]) -> bool:
