@@ -355,6 +355,42 @@ def test_what_changes_after_the_update_is_said_at_the_next(state: State, late: s
             assert told[0].filename == __file__
 
 
+class Loader:
+    """As torchdata's: an iteration begins at the start, but for the first after `load_state_dict`."""
+
+    def __init__(self) -> None:
+        self.at, self.is_told = 0, False
+
+    def __iter__(self) -> Iterator[int]:
+        self.at, self.is_told = self.at if self.is_told else 0, False
+        while self.at < 10:
+            self.at += 1
+            yield self.at - 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, told: dict[str, int]) -> None:
+        self.at, self.is_told = told["at"], True
+
+
+def test_a_data_loader_gives_the_batch_again_that_no_update_has_seen(state: State) -> None:
+    """And goes on there, in the rank that has read from it as in one that is given its state."""
+    seen = []
+    for trained in (3, 0, 2):
+        loader = state.keep("loader", Loader)
+        state.begin()
+        batches = iter(loader)
+        for _ in range(trained):
+            seen.append(next(batches))
+            with state:
+                pass
+        next(batches)
+        assert state._tree()["kept"]["loader"] == {"at": len(seen) + 1}
+        state.end_life()
+    assert seen == [0, 1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("what", ["a learning rate's schedule", "a GradScaler", "nothing"])
 def test_what_moves_with_the_optimizer_s_steps_and_is_not_kept_is_named(state: State, what: str) -> None:
     """The next life would make it anew, and train with the first rates, or scale, once more."""

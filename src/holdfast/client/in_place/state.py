@@ -25,6 +25,7 @@ from __future__ import annotations
 import os
 import sys
 from _warnings import warn
+from copy import deepcopy
 
 from holdfast.client import stash
 from holdfast.client.in_place import sharded, transfer
@@ -63,6 +64,7 @@ class Kept:
         self.is_new = True  # Made in this life.
         self.left = left  # What an earlier life has left of it, where the object itself could not be kept.
         self.is_watched = False  # Its steps are updates.
+        self.was_at: Any = None  # Where it was read to as the last update ended, if it is read.
         self.object: Any = self._made()
         self.put_back = as_built(self.object)
 
@@ -88,8 +90,15 @@ class Kept:
             self.load(self.left)
         self.left = None
 
-    def end_life(self) -> None:
+    def note(self) -> None:
+        """An update has ended, or the life begins. A data loader's batch that comes after it is to come again."""
+        if self.is_read:
+            self.was_at = deepcopy(self.dump())
+
+    def end_life(self, is_whole: bool) -> None:
         self.is_new = False
+        if self.is_read:
+            self.left = self.was_at if is_whole else None
         # What torch's GradScaler knows between `step` and `update` is not in its state_dict.
         getattr(self.object, "_per_optimizer_states", {}).clear()
         if self.is_module:
@@ -145,6 +154,13 @@ class Kept:
     def start_over(self) -> None:
         """As if it had been made just now, in the same object: the script has that already."""
         self.load(self._told(self.build()))
+
+    @property
+    def is_read(self) -> bool:
+        """A data loader, which goes on between two updates, and begins from its start unless it is told where it was."""
+        if self.is_module or self.is_anew or self.dump_with is not None:
+            return False
+        return hasattr(self.object, "__iter__")
 
     @property
     def is_module(self) -> bool:
@@ -300,6 +316,8 @@ class State:
             copy.copy_(buffer)
         self._step, self._updates = self._step + 1, self._updates + 1
         self._between.note()
+        for kept in self._objects():
+            kept.note()
         self._mark = self._device.mark()
         self._generation = (self._round, self._step)
         if self._mark is not None and self._is_asked():
@@ -311,6 +329,7 @@ class State:
         """An optimizer's step is an update, where that is all there is to it."""
         for kept in self._objects():
             kept.watch(self._before_step, self._after_step)
+            kept.note()
         self._is_simple = _is_simple(self._objects())
         self._buffers = [(buffer, buffer.clone()) for buffer in self._all_buffers()]
         self._between, self._updates = Between([(kept.name, kept.object) for kept in self._objects()]), 0
@@ -382,7 +401,7 @@ class State:
         self._names.clear()
         alive = [kept for kept in self._kept.values() if kept.object is not None]
         for kept in alive:
-            kept.end_life()
+            kept.end_life(is_whole)
         meshes_end = any(kept.is_sharded() for kept in alive if kept.is_module)  # and all that refers to them
         for kept in alive:
             if meshes_end or kept.is_anew:
