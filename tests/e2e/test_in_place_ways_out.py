@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from typing import Any
 
 import pytest
 from kit import LIGHT_TORCH
+from kit.jobs.lockstep import lose
 
 SLEEPS = """
 import os, resource, select, signal, socket, sys, threading, time, types
@@ -445,3 +447,56 @@ def test_nvrx_s_wrapper_is_led_by_the_agent(holdfast: Any, script: Any, tmp_path
     first, second = pids_of(folder, 1), pids_of(folder, 2)
     assert first[0] == second[0] and first[1] != second[1]
     assert sorted(ran.stdout.splitlines()) == ["0 ('done', 1, [(0, 0, 2)])", "1 ('done', 1, [])"]
+
+
+NODE = LIGHT_TORCH + """
+import os, sys, time, torch, torch.distributed as dist
+from holdfast import client
+
+def train(life):
+    dist.init_process_group("gloo")
+    state = life.state
+    model = state.keep("model", lambda: torch.nn.Linear(4, 1))
+    optimizer = state.keep("optimizer", lambda: torch.optim.Adam(model.parameters()))
+    first = state.begin()
+    os.write(1, f"round {os.environ['HOLDFAST_ROUND']} pid {os.getpid()} from {state.came_from}\\n".encode())
+    ddp = torch.nn.parallel.DistributedDataParallel(model)
+    over = torch.zeros(1)
+    while not over:
+        optimizer.zero_grad()
+        ddp(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        over += os.path.exists(sys.argv[1])
+        dist.all_reduce(over)
+        time.sleep(0.01)
+    dist.destroy_process_group()
+
+client.run_in_place(train)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(300)
+def test_who_hears_of_a_lost_node_by_its_connections_keeps_its_process_and_its_state(
+    holdfast: Any, script: Any, free_port: int, wait_until: Any, tmp_path: Any
+) -> None:
+    """A container that is killed shuts its connections at once, and its node's lease ends seconds later."""
+    agents = {}
+    for name in "abc":
+        agents[name] = holdfast.start(
+            *("run", "--nnodes", 2, "--node-name", name, "--rdzv-id", "lost", "--rdzv-backend", "c10d"),
+            *("--rdzv-endpoint", f"localhost:{free_port}", "--max-restarts", 3, script(NODE), tmp_path / "over"),
+        )
+        wait_until(lambda name=name: any(event["node"] == name for event in holdfast.events("AgentStarted")))
+
+    def lives(name: str, source: str) -> list[str]:
+        return re.findall(rf"round \d+ pid (\d+) from {source}", agents[name].stdout)
+
+    wait_until(lambda: any(lives(name, "script") for name in "bc"))
+    other, spare = ("b", "c") if lives("b", "script") else ("c", "b")
+    wait_until(lambda: lives("a", "script"))
+    lose(agents[other])
+    wait_until(lambda: lives(spare, "rank \\d"))
+    assert lives("a", "memory") == lives("a", "script"), agents["a"].output
+    (tmp_path / "over").touch()
+    assert [agents[name].wait().returncode for name in ("a", spare)] == [0, 0]

@@ -177,6 +177,8 @@ def worker_env(
         "HOLDFAST_JOB": job,
         "HOLDFAST_ROUND": str(assigned.round),
     }
+    if assigned.group_world_size > 1:
+        env["HOLDFAST_NODE_LOST_AFTER_S"] = f"{config.lease_s:g}"
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if config.virtual_local_rank:
         devices = inherited.get("CUDA_VISIBLE_DEVICES")

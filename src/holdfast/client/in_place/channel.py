@@ -59,7 +59,7 @@ HELPERS = ("threading", "contextlib")
 
 FOLLOWS_S = 1.0
 """An error that tells of another rank's end often comes before the agent's word: so long is that waited for. The agent knows of
-a death within milliseconds; of a node's, later, and then the rank ends with its error as ever."""
+a death within milliseconds; of a node's, when its lease is over: where there are several nodes, that is added."""
 
 
 class Channel:
@@ -80,6 +80,7 @@ class Channel:
         self.is_told = threading.Event()  # The agent has said something since the main thread last looked.
         self.is_awaited = False  # The agent has said what the next life is, and waits for the script's code to be called.
         self.children = mistakes.Children()
+        self.follows_s = FOLLOWS_S
         self.has_grad = True  # Torch was to record what gradients need, as the life began.
 
     def watch(self, state: State) -> None:
@@ -92,6 +93,7 @@ class Channel:
         """The script's code begins. If it need not, it is interrupted as soon as it has."""
         self.is_out.clear()
         self.before = groups.sockets()
+        self.follows_s = FOLLOWS_S + float(os.environ.get("HOLDFAST_NODE_LOST_AFTER_S") or 0)
         if (torch := sys.modules.get("torch")) is not None:
             self.has_grad = torch.is_grad_enabled()
         if self.is_awaited:
@@ -103,7 +105,7 @@ class Channel:
 
     def leave(self, error: BaseException | None, is_regroup: bool) -> bool:
         """The script's code has ended. Whether another life follows; else this process is as any other from now on."""
-        is_cut_short = error is not None and (is_regroup or (follows(error) and self.is_asked.wait(FOLLOWS_S)))
+        is_cut_short = error is not None and (is_regroup or (follows(error) and self.is_asked.wait(self.follows_s)))
         if is_cut_short and self.is_asked.is_set():
             _end_frames(error)
         self.inside = False
