@@ -103,6 +103,9 @@ class Kept:
         getattr(self.object, "_per_optimizer_states", {}).clear()
         if self.is_module:
             self.object.zero_grad(set_to_none=True)
+
+    def stay(self) -> None:
+        """The object goes on in the next life."""
         self.put_back()
         self.is_watched = False
 
@@ -400,13 +403,15 @@ class State:
         self._begun, self._depth, self._by_itself, self._mark, self._source = False, 0, False, None, layout.NO_STATE
         self._names.clear()
         alive = [kept for kept in self._kept.values() if kept.object is not None]
+        # All that refers to meshes ends with them. FSDP's own hooks, which `stay` takes away, make its parameters parts again.
+        meshes_end = any(kept.is_sharded() for kept in alive if kept.is_module)
         for kept in alive:
             kept.end_life(is_whole)
-        meshes_end = any(kept.is_sharded() for kept in alive if kept.is_module)  # and all that refers to them
-        for kept in alive:
             if meshes_end or kept.is_anew:
                 kept.let_go(is_whole)
                 self._between = Between(())
+            else:
+                kept.stay()
 
     def tell(self, *, is_over: bool = True) -> None:
         """Tell the agent which part this rank keeps, if it knows that; and what it has of it, where its life is over."""
