@@ -324,6 +324,41 @@ def test_a_rank_comes_out_that_looks_for_the_store_of_one_that_has_died(holdfast
     assert ran.returncode == 0 and ran.stdout.strip() == "out", ran.output
 
 
+ENDS_LATE = LIGHT_TORCH + """
+import datetime, os, sys, time, torch, torch.distributed as dist
+from holdfast.client.in_place import groups
+
+rank = int(os.environ["RANK"])
+store = dist.FileStore(sys.argv[1], 2)
+group = dist.ProcessGroupGloo(store, rank, 2, datetime.timedelta(seconds=600))
+if rank == 1:
+    while not os.path.exists(sys.argv[1] + "-ends"):
+        time.sleep(0.01)
+    os._exit(0)
+group.allreduce([torch.zeros(4)])  # a thread of gloo's is lost in it, as long as the other rank lives
+groups._held.append(group)
+del group
+groups.let_go(0.1)
+
+class Last:  # what is left as Python ends
+    def __del__(self, mark=sys.argv[1] + "-ends", write=open, now=time.monotonic, sleep=time.sleep):
+        write(mark, "w").close()
+        until = now() + 1
+        while now() < until:
+            sleep(0.01)
+
+sys.modules["last"] = Last()
+print("over", flush=True)
+"""
+
+
+@pytest.mark.torch
+def test_a_group_that_ends_as_late_as_python_itself_costs_a_rank_nothing(holdfast: Any, script: Any, tmp_path: Any) -> None:
+    """A thread of ours is within its destructor, in C++, and wants to go on in Python, which ends."""
+    ran = holdfast("run", "--nproc-per-node", 2, script(ENDS_LATE), tmp_path / "store", timeout=60)
+    assert ran.returncode == 0 and "over" in ran.stdout and "terminate called" not in ran.output, ran.output
+
+
 SENDS = LIGHT_TORCH + """
 import os, signal, sys, time, torch, torch.distributed as dist
 from holdfast import client

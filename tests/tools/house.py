@@ -223,7 +223,7 @@ ROWS = (
     Row("comparisons with bare-string states", bare_states, 0, 0),
     Row("files that name one option (--grow-after)", places_of_an_option, 2, 2),
     Row("clock calls outside runtime, sim, elastic and inprocess", clock_calls, 20, 20),
-    Row("lines in src", lines, 88_778, 60_000),
+    Row("lines in src", lines, 88_796, 60_000),
     Row("lines in ARCHITECTURE.md", architecture, 250, 250),
 )
 

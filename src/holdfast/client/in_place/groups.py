@@ -12,12 +12,14 @@ The script's torch, if it has any: this imports none.
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import sys
 import threading
 from _thread import start_new_thread
 from contextlib import suppress
+from importlib import import_module
 from time import monotonic
 
 from holdfast.client.in_place import lost_sends
@@ -56,6 +58,7 @@ def end_life() -> None:
     its own. Another thread does it: a thread of gloo's may be lost in a collective until that times out, and whoever lets go of
     its group waits for it, without the GIL."""
     global _is_over
+    _once_at_exit()
     if _held:
         lost_sends.end()  # those that were lost since
     _is_over.set()
@@ -67,6 +70,7 @@ def end_life() -> None:
 def let_go(within_s: float) -> None:
     """Let go of all groups now, where the script has left nothing that refers to one; return when they are gone, or after so
     long. With them goes the store that the first rank has served: the next one has its port, and none of its keys."""
+    _once_at_exit()
     if _held:
         lost_sends.end()
     groups = list(_held)
@@ -74,6 +78,20 @@ def let_go(within_s: float) -> None:
     lets_go = threading.Thread(target=groups.clear, name="lets groups go", daemon=True)
     lets_go.start()
     lets_go.join(within_s)
+
+
+def _once_at_exit() -> None:
+    atexit.unregister(_leave_no_abort)
+    atexit.register(_leave_no_abort)
+
+
+def _leave_no_abort() -> None:
+    """As this process ends, a thread that is still within a group's end waits. It would abort the process: Python before 3.14
+    unwinds a thread that wants the GIL then, and C++ forbids that in a destructor."""
+    with suppress(OSError, AttributeError):
+        ctypes = import_module("ctypes")
+        set_terminate = ctypes.CDLL("libstdc++.so.6")._ZSt13set_terminatePFvvE  # C++'s name of `std::set_terminate`
+        set_terminate(ctypes.cast(ctypes.CDLL(None).pause, ctypes.c_void_p))
 
 
 def _keep_until(is_over: threading.Event, groups: list[object]) -> None:
