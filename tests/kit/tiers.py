@@ -118,6 +118,7 @@ THOROUGH = {
         e2e/test_in_place.py::test_no_state_is_trained_on_that_was_torn_by_a_kill_at_any_moment
         e2e/test_in_place.py::test_a_lost_part_of_a_sharded_model_comes_from_whoever_has_it
         e2e/test_in_place_ways_out.py::test_a_rank_comes_out_that_sends_to_one_that_is_killed
+        e2e/test_in_place_ways_out.py::test_who_hears_of_a_lost_node_by_its_connections_keeps_its_process_and_its_state
         e2e/test_in_place_ways_out.py::test_a_rank_that_has_got_half_of_a_message_ends_at_the_limit_and_never_takes_it_for_whole
         e2e/test_in_place.py::test_all_that_one_update_changes_ends_as_undisturbed
         e2e/test_in_place_long.py
